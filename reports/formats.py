@@ -15,8 +15,7 @@ from advisor.run.sentences import summary
 from ensemble.common import text
 from ensemble.saved.model_card import escaped
 from reports.sections import verdict
-from reports.table import Table, as_latex, as_markdown
-from reports.tables import held_out, leaderboard, strategies
+from reports.tables import Table, as_latex, as_markdown, held_out, leaderboard, strategies
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _DIGITS = 6

@@ -17,7 +17,7 @@ from ensemble.errors import InputError
 from ensemble.saved.model_card import escaped
 from reports.formats import as_csv
 from reports.page import SMALL_SCRIPTS, write_html
-from reports.table import Cell, Column, Table, as_markdown, figures, make_table, words
+from reports.tables import Cell, Column, Table, as_markdown, figures, make_table, words
 
 MOST_RUNS = 500
 _DEEPEST = 3

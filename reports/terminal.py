@@ -21,8 +21,10 @@ from advisor.run.result import MEASURES, RecommendedStrategy, Result
 from advisor.run.sentences import on_split, on_strategy, summary
 from ensemble.common.text import counted, shortened, visible
 from ensemble.servers.address import read_address
-from reports.table import Cell, Table, as_text
 from reports.tables import (
+    Cell,
+    Table,
+    as_text,
     compared_groups,
     compared_models,
     compared_pairs,

@@ -54,10 +54,10 @@ def no_drawings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """Leave the drawings of reports empty: they take nine tenths of a report's time."""
     if "drawings" in request.fixturenames:
         return
-    from reports import comparison
+    from reports import page
     from reports.sections import ensemble, judge, models, strategies
 
-    for module in (comparison, ensemble, judge, models, strategies):
+    for module in (page, ensemble, judge, models, strategies):
         monkeypatch.setattr(module, "both_widths", lambda _: dict.fromkeys(("wide", "narrow"), "<svg></svg>"))
 
 

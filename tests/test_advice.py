@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from advisor.advice.comparison import StrategyResult, compare_strategies
 from advisor.advice.pairs import all_pairs
 from advisor.advice.predict import real_sets
+from advisor.advice.recommendation import advise, close_calls, moved_warning
 from advisor.advice.rules import select
 from advisor.advice.sequential import questions_range
-from advisor.advice.verdict import advise, close_calls, moved_warning
 from advisor.records import Answer, Decision, Limits, Profile, Selection, Standing
-from advisor.strategies.decoded import Decoded
-from advisor.strategies.strategy import AnsweredSplit, Replay
+from advisor.strategies.strategy import AnsweredSplit, Decoded, Replay
 from advisor.tasks.task import Example, Signature, Task
 from ensemble.errors import UniteError
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_pipeline import plan_of_pool, run, statuses
 
-from advisor.advice.profiled_pool import find_copies
+from advisor.advice.rules import find_copies
 from advisor.models.fingerprint import Fingerprint
 from advisor.records import Answer, Profile
 from ensemble.models.spec import Checkpoint, ModelSpec

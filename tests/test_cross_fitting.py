@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from test_strategies import by_name, compared, splits_of
 
 from advisor.advice.comparison import compare_strategies
-from advisor.advice.cross_fitting import repeated_folds
 from advisor.advice.drift import paired_gain
-from advisor.advice.gain import cross_fitted_gain
+from advisor.advice.gain import cross_fitted_gain, repeated_folds
 
 
 @pytest.mark.parametrize("held_out", [["12"], ["12", "11"], ["12", "31", "13"]])

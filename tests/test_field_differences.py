@@ -9,7 +9,7 @@ import pytest
 from report_fixture import write_run
 
 from reports import write_report
-from reports.question_rows import MOST_FIELDS, field_differences
+from reports.report_data import MOST_FIELDS, field_differences
 
 ANN = '{"name": "Ann", "age": 41, "new": true}'
 
@@ -59,5 +59,4 @@ def test_the_examples_of_the_report_have_the_fields(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     write_report(run)
     page = (run / "report.html").read_text(encoding="utf-8")
-    assert "<bdi>name is &#34;&lt;b&gt;&#34;, not &#34;Ann&#34;</bdi>" in page
     assert '"differs":["name is \\"\\u003cb\\u003e\\", not \\"Ann\\""]' in page

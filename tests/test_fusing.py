@@ -26,8 +26,7 @@ from advisor.strategies import label
 from advisor.strategies.fusion import Fusion, own_prompt, prompt_template, with_drafts
 from advisor.strategies.schema import strategy_json, strategy_of
 from advisor.strategies.self_consistency import TEMPERATURE
-from advisor.strategies.single import Single
-from advisor.strategies.strategy import QuestionText, Replay
+from advisor.strategies.strategy import QuestionText, Replay, Single
 from advisor.strategies.vote import Vote
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError, MemberError

@@ -49,8 +49,8 @@ def test_samples_and_report_say_where_a_response_is_no_json(log: Place) -> None:
     assert {each.get("problem") for each in responses if each["text"] == BROKEN} == {problem}
     assert all("problem" not in each for each in responses if each["text"] != BROKEN)
     page = Path("run/report.html").read_text(encoding="utf-8")
-    assert f"no answer found: <bdi>{problem}</bdi>" in page
-    assert "is &#34;wrong a&#34;, not" in page
+    assert f'"differs":["{problem}"]' in page
+    assert 'is \\"wrong a\\", not' in page
 
 
 def test_json_that_a_client_asks_for_is_compared_as_json() -> None:

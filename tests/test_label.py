@@ -30,8 +30,7 @@ from advisor.run.folder import Run
 from advisor.statistics import scores
 from advisor.strategies import default_strategy
 from advisor.strategies.replay import replay_all
-from advisor.strategies.single import Single
-from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit
+from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Single
 
 if TYPE_CHECKING:
     from pools import Place

@@ -24,8 +24,7 @@ from advisor.strategies.learned_vote import LearnedVote, _choices_of, _loss_of
 from advisor.strategies.replay import codes_of, replay_all
 from advisor.strategies.schema import strategy_json, strategy_of
 from advisor.strategies.strategy import AnsweredSplit, TrainingData
-from advisor.strategies.vote import asked_until_decided
-from advisor.strategies.vote_reader import VoteReader
+from advisor.strategies.vote import VoteReader, asked_until_decided
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.methods.voting import answer_codes, vote

@@ -30,7 +30,7 @@ from advisor.records import Limits
 from advisor.run.folder import Run, check_out, folder_name, keep_first_date, replace, write_run
 from advisor.run.result import CandidateFigures, Result, TaskInfo
 from advisor.run.samples import Sample, SampleResponse
-from advisor.strategies.single import Single
+from advisor.strategies.strategy import Single
 from advisor.tasks import load_task
 from ensemble import Ensemble
 from ensemble.common.schema import written

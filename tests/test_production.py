@@ -24,7 +24,7 @@ from advisor.options.finished_run import ServeOptions
 from advisor.run.asking import Answered, Answerer, answer_prompt
 from advisor.run.plan import StrategyPlan, plan_by_options
 from advisor.strategies.self_consistency import TEMPERATURE
-from advisor.strategies.vote_reader import VoteReader
+from advisor.strategies.vote import VoteReader
 from ensemble import Ensemble
 from ensemble.common.files import default_cache_dir
 from ensemble.decode.settings import Settings

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_selection import limits, pools, statuses
 
-from advisor.advice.profiled_pool import ProfiledPool
-from advisor.advice.rules import select
-from advisor.advice.verdict import behind_server, undecodable
+from advisor.advice.recommendation import behind_server, undecodable
+from advisor.advice.rules import ProfiledPool, select
 from advisor.records import Answer, Limits, Profile, Selection, Standing
 
 

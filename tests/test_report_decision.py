@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -21,8 +20,7 @@ from reports import write_report
 from reports.charts.axes import NARROW, WIDE
 from reports.charts.svg import plain_style
 from reports.page import section_values
-from reports.question_rows import MOST_BYTES, fitted, question_row
-from reports.report_data import ReportData, report_data
+from reports.report_data import MOST_BYTES, ReportData, fitted, question_row, report_data
 from reports.sections import questions, strategies
 from reports.sections.strategies import front_of
 
@@ -227,21 +225,15 @@ def test_a_question_is_of_one_kind_for_the_models(right: dict[int, bool], kind: 
     assert row.cells[2] == "-"
 
 
-def test_without_script_the_page_has_the_counts_and_the_telling_questions(
-    tmp_path: Path, result: dict[str, Any], samples: Any
-) -> None:
+def test_without_script_the_page_has_the_counts(tmp_path: Path, result: dict[str, Any], samples: Any) -> None:
     page = page_of(write(tmp_path, result, samples))
     static = page.partition('<div id="questions-static">')[2].partition("</section>")[0]
-    assert static.count('<tr><th scope="row"><span class="id">') == 20
     # 40 of the 70 questions are held out, and the strategy answered only these.
     drawn = questions.questions(read(tmp_path))
     assert drawn is not None
     for _, count, share in drawn["counts"][:2]:
         assert share == pytest.approx(count / 40)
     assert "Recovered</th>" in static and "With JavaScript, this page has 70" in static
-    # A sign has a word, because colours and signs are not read aloud.
-    signs = re.findall(r'<td class="cell [a-z-]+" aria-label="(right|wrong|not asked)">(✓|✗|·)</td>', static)
-    assert len(signs) == static.count('<td class="cell') and {"right": "✓", "wrong": "✗"}.items() <= dict(signs).items()
 
 
 @pytest.mark.parametrize("graded", ["judge", "corpus_score"])

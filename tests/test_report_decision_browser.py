@@ -137,6 +137,5 @@ def test_without_javascript_questions_and_groups_are_tables(report: Path) -> Non
         open_report(window, report)
         text = find(window, "#questions")[0].text
         assert "Recovered" in text and "With JavaScript, this page has 400" in text
-        assert len(find(window, "#questions .cells tbody tr")) == 20
         assert find(window, "#group_models .cells td")
         assert window.execute_script("return document.documentElement.scrollWidth") <= 390

@@ -18,8 +18,7 @@ from report_fixture import make_evaluation, make_result, make_samples, write_eva
 
 from advisor.run.folder import Run
 from advisor.run.result import Result
-from reports.charts.axes import NARROW, WIDE, linear_limits, log_limits, mark, set_ticks
-from reports.charts.scatter import point_axes, write_names
+from reports.charts.axes import NARROW, WIDE, linear_limits, log_limits, mark, point_axes, set_ticks, write_names
 from reports.charts.svg import plain_style
 from reports.page import section_values
 from reports.report_data import ReportData, report_data

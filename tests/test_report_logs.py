@@ -127,8 +127,9 @@ def test_examples_are_tagged_by_what_the_recommended_strategy_changed(logs: Simp
 
 def test_answers_without_a_text_are_shown_as_answers(logs: SimpleNamespace) -> None:
     assert all(response["text"] is None for response in logs.samples[0]["responses"].values())
-    inside = logs.page.partition('<div class="answers">')[2].partition("</div>")[0]
-    assert "<pre" not in inside and "read as <b>" in inside and "40 characters" in inside
+    data = json.loads(logs.page.partition('id="data">')[2].partition("</script>")[0])
+    shown = data["examples"][0]["responses"]
+    assert all("text" not in each and each["extracted"] for each in shown) and 40 in {each["length"] for each in shown}
 
 
 def test_groups_of_models_have_all_questions(place: Place) -> None:

@@ -138,12 +138,6 @@ def test_the_arrow_keys_go_from_token_to_token_and_tab_stops_once(window: Any, s
     assert len(find(window, '.strip .token[tabindex="0"]')) == 1
 
 
-def test_without_javascript_the_steps_are_a_table(report: Path, steps: list[dict[str, Any]]) -> None:
-    page = report.read_text(encoding="utf-8")
-    table = page.split("Inside each step of the ensemble’s response</summary>", 1)[1].split("</table>", 1)[0]
-    assert len(re.findall(r'<th scope="row">', table)) == len(steps)
-
-
 @pytest.mark.browser
 def test_matrix_cells_say_their_value_on_hover_and_by_keyboard(window: Any) -> None:
     window.execute_script("document.querySelector('.matrix [data-row]').focus()")

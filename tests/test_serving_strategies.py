@@ -31,7 +31,7 @@ from advisor.serving.protocol import RequestLimits
 from advisor.serving.responses import ServedModel
 from advisor.serving.strategy_handler import DecoderModel, StrategyHandler
 from advisor.strategies import kinds
-from advisor.strategies.vote_reader import VoteReader
+from advisor.strategies.vote import VoteReader
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError

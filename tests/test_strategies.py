@@ -23,12 +23,10 @@ from advisor.jobs.figures import recommended_of, samples_of
 from advisor.records import Answer, Cost, Limits, Profile
 from advisor.run.result import AdviceSection, GroupFigures, RecommendedStrategy, Result, StrategyFigures
 from advisor.statistics import holm, scores
-from advisor.strategies.decoded import Decoded
 from advisor.strategies.group_router import GroupRouter
 from advisor.strategies.schema import strategy_json
 from advisor.strategies.self_consistency import SelfConsistency
-from advisor.strategies.single import Single
-from advisor.strategies.strategy import AnsweredSplit, Replay, Strategy
+from advisor.strategies.strategy import AnsweredSplit, Decoded, Replay, Single, Strategy
 from advisor.strategies.vote import Vote
 from advisor.tasks import load_task
 from advisor.tasks.task import Example, Signature, Task

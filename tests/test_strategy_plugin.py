@@ -19,8 +19,7 @@ from advisor.run.asking import Answerer
 from advisor.run.folder import Run
 from advisor.run.plan import StrategyPlan, figures_to_strategy
 from advisor.strategies import kinds
-from advisor.strategies.decoded import Decoded
-from advisor.strategies.strategy import AnsweredSplit, Replay
+from advisor.strategies.strategy import AnsweredSplit, Decoded, Replay
 from advisor.tasks.task import Example, Signature, Task
 from ensemble.decode.settings import Settings
 

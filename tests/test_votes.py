@@ -23,8 +23,7 @@ from advisor.strategies import kinds
 from advisor.strategies.learned_vote import LearnedVote
 from advisor.strategies.replay import codes_of, play, replay_all
 from advisor.strategies.strategy import AnsweredSplit, Call, QuestionText, TrainingData
-from advisor.strategies.vote import Vote, asked_until_decided, is_decided
-from advisor.strategies.vote_reader import VoteReader
+from advisor.strategies.vote import Vote, VoteReader, asked_until_decided, is_decided
 from ensemble.decode.settings import Settings
 from ensemble.methods.voting import answer_codes, vote
 

@@ -16,7 +16,7 @@ from tiny import byte_tokenizer, nllb_tokenizer, save_member, tiny_model, tiny_t
 from advisor.commands import check
 from advisor.models.weights import read_numbers
 from advisor.run.folder import Run
-from advisor.strategies.decoded import Decoded
+from advisor.strategies.strategy import Decoded
 from ensemble import Ensemble, Generation
 from ensemble.decode.decoder import OneByOne, PromptDecoder
 from ensemble.errors import InputError, MemberError

@@ -1,7 +1,7 @@
 """Strategies, compared with the best single model.
 
 All but sets that decode together and fusions need only the answers that the models gave alone. So all questions choose
-them, and all questions judge them, by cross-fitting (:mod:`advisor.advice.cross_fitting`). What writes new texts is
+them, and all questions judge them, by cross-fitting (:mod:`advisor.advice.gain`). What writes new texts is
 chosen on the dev questions and judged on the held-out ones.
 """
 
@@ -18,13 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from advisor.advice.cross_fitting import CrossFitted, cross_fit, learned
 from advisor.advice.gain import (
     FEWEST_QUESTIONS,
+    CrossFitted,
     Gain,
     ceiling_of,
+    cross_fit,
     cross_fitted_gain,
     estimate_gain,
+    learned,
 )
 from advisor.advice.groups import group_gains
 from advisor.advice.labels import gain_by_labels
@@ -51,11 +53,18 @@ from advisor.statistics import (
     scores,
 )
 from advisor.strategies import kinds, largest_default
-from advisor.strategies.decoded import Decoded
 from advisor.strategies.replay import Spent, codes_of, replay, replay_all, spent_by_member
 from advisor.strategies.schema import strategy_json
-from advisor.strategies.single import Single
-from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Choice, Replay, Strategy, TrainingData
+from advisor.strategies.strategy import (
+    FEWEST_VOTERS,
+    AnsweredSplit,
+    Choice,
+    Decoded,
+    Replay,
+    Single,
+    Strategy,
+    TrainingData,
+)
 from advisor.tasks.task import Task, clusters_of
 from ensemble.errors import UniteError
 

@@ -44,12 +44,10 @@ from advisor.run.plan import (
 )
 from advisor.run.result import EnsembleResult
 from advisor.statistics import Interval, accuracy_interval, cluster_interval, scores
-from advisor.strategies.decoded import Decoded
 from advisor.strategies.fusion import Fusion
 from advisor.strategies.replay import replay
-from advisor.strategies.single import Single
-from advisor.strategies.strategy import AnsweredSplit, Strategy
-from advisor.strategies.vote_reader import can_vote
+from advisor.strategies.strategy import AnsweredSplit, Decoded, Single, Strategy
+from advisor.strategies.vote import can_vote
 from advisor.tasks.task import Example, Task, clusters_of, sha256
 from ensemble.common.files import default_cache_dir
 from ensemble.common.text import counted, visible

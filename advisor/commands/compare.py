@@ -20,7 +20,7 @@ from advisor.commands.command_line import GATE_FAILED, command_line, print_json
 from advisor.options.finished_run import CompareOptions
 from advisor.progress import Progress
 from ensemble.common.text import visible
-from reports.comparison import write_comparison
+from reports.page import write_comparison
 from reports.terminal import print_comparison
 
 SLOW = 1000

@@ -39,8 +39,7 @@ from advisor.strategies.fusion import Fusion, check_prompt
 from advisor.strategies.replay import replay_all
 from advisor.strategies.self_consistency import TEMPERATURE, SelfConsistency
 from advisor.strategies.strategy import AnsweredSplit, Call, QuestionText, WritingFlow
-from advisor.strategies.vote import Vote
-from advisor.strategies.vote_reader import can_vote
+from advisor.strategies.vote import Vote, can_vote
 from advisor.tasks.task import Task
 from ensemble.common.files import default_cache_dir, remembered_sha256
 from ensemble.common.schema import written

@@ -17,8 +17,7 @@ from advisor.run.folder import Run
 from advisor.run.plan import StrategyPlan, check_servers, plan_json, plan_of_run
 from advisor.run.result import ModelSource, Result
 from advisor.strategies.group_router import GroupRouter
-from advisor.strategies.single import Single
-from advisor.strategies.strategy import Strategy
+from advisor.strategies.strategy import Single, Strategy
 from ensemble.common.files import write_text
 from ensemble.common.text import visible
 from ensemble.errors import InputError, UniteError
@@ -31,8 +30,7 @@ from ensemble.saved.model_card import MARKER, escaped, model_card, prompt_sectio
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import key_variable
 from reports.formats import evidence
-from reports.table import as_markdown
-from reports.tables import strategies
+from reports.tables import as_markdown, strategies
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult

@@ -28,9 +28,8 @@ from advisor.advice.labels import (
     open_questions,
     with_labels,
 )
-from advisor.advice.profiled_pool import find_copies, profile_candidates
 from advisor.advice.recommendation import recommend
-from advisor.advice.rules import fitting_voters, rank
+from advisor.advice.rules import find_copies, fitting_voters, profile_candidates, rank
 from advisor.commands.command_line import command_line, print_json
 from advisor.jobs.figures import (
     candidate_figures,
@@ -56,9 +55,8 @@ from advisor.run.samples import LabelRow, Sample
 from advisor.statistics import Interval, questions_needed, scores, z_value
 from advisor.strategies import default_strategy
 from advisor.strategies.replay import replay_all
-from advisor.strategies.single import Single
-from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy
-from advisor.strategies.vote_reader import VOTE_METRICS, can_vote
+from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Single, Strategy
+from advisor.strategies.vote import VOTE_METRICS, can_vote
 from advisor.tasks.metrics import get_metric
 from advisor.tasks.tables.rows import LeftOut, Row, columns_of, rows_of
 from advisor.tasks.tables.streams import Notes

@@ -11,7 +11,7 @@ from advisor.progress import Progress
 from advisor.run.asking import answer_prompt
 from advisor.run.plan import StrategyPlan, answer_reader, load_chosen, plan_by_options
 from advisor.run.task_prompt import prompt_of
-from advisor.strategies.vote_reader import VoteReader
+from advisor.strategies.vote import VoteReader
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError, UniteError
 from ensemble.models.member import Prompt

@@ -14,9 +14,16 @@ from advisor.advice.comparison import Compared, StrategyResult, compare_strategi
 from advisor.advice.doubts import run_doubts, with_more_tokens
 from advisor.advice.gain import Gain
 from advisor.advice.pairs import all_pairs, pairs_of_standings, vocabularies
-from advisor.advice.profiled_pool import ProfiledPool, copy_decisions, find_copies, profile_candidates
-from advisor.advice.recommendation import recommend
-from advisor.advice.rules import read_standings
+from advisor.advice.recommendation import (
+    advise,
+    behind_server,
+    close_calls,
+    moved_warning,
+    recommend,
+    remote_in,
+    undecodable,
+)
+from advisor.advice.rules import ProfiledPool, copy_decisions, find_copies, profile_candidates, read_standings
 from advisor.advice.rules import select as select_by_rules
 from advisor.advice.sequential import (
     first_questions,
@@ -26,14 +33,6 @@ from advisor.advice.sequential import (
     questions_id,
     reuse_note,
     with_earlier,
-)
-from advisor.advice.verdict import (
-    advise,
-    behind_server,
-    close_calls,
-    moved_warning,
-    remote_in,
-    undecodable,
 )
 from advisor.commands.command_line import command_line, print_json
 from advisor.commands.label import run_on_labels
@@ -80,7 +79,7 @@ from advisor.run.samples import Sample
 from advisor.statistics import accuracy_interval
 from advisor.strategies import largest_default
 from advisor.strategies.strategy import AnsweredSplit
-from advisor.strategies.vote_reader import can_vote
+from advisor.strategies.vote import can_vote
 from ensemble.common.pool_option import dumped
 from ensemble.common.schema import written
 from ensemble.common.text import counted, p_value

@@ -14,7 +14,7 @@ import numpy as np
 
 from advisor.advice.comparison import Compared, StrategyResult
 from advisor.advice.doubts import answer_shares, doubts_of, enough_tokens, finished_accuracy
-from advisor.advice.verdict import CloseCall
+from advisor.advice.recommendation import CloseCall
 from advisor.judge.judge import Judge
 from advisor.judge.prompts import Grade, Match, name_of_set
 from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches

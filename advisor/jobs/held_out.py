@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from advisor.advice.comparison import Compared, StrategyResult, expected_gain
 from advisor.advice.predict import WORTH, PredictedSet, other_set_note, predicted_sets, provenance, real_sets
-from advisor.advice.profiled_pool import ProfiledPool, without_failed
 from advisor.advice.recommendation import FEW_QUESTIONS, least_gain
-from advisor.advice.rules import fitting_voters, with_chosen_set
+from advisor.advice.rules import ProfiledPool, fitting_voters, with_chosen_set, without_failed
 from advisor.jobs.figures import measured
 from advisor.jobs.played import play_with_models
 from advisor.models.job import continued, question_key, responses
@@ -33,10 +32,9 @@ from advisor.progress import Progress
 from advisor.records import TRIES, Limits, Profile, Selection
 from advisor.run.result import EnsembleResult, GainFigures, MemberFigures, PredictedFigures, Predictions
 from advisor.statistics import accuracy_interval, compare
-from advisor.strategies.decoded import Decoded
 from advisor.strategies.fusion import Fusion
-from advisor.strategies.strategy import AnsweredSplit, Replay, Strategy
-from advisor.strategies.vote_reader import can_vote
+from advisor.strategies.strategy import AnsweredSplit, Decoded, Replay, Strategy
+from advisor.strategies.vote import can_vote
 from advisor.tasks.task import Task
 from ensemble.errors import MemberError, UniteError, first_line
 from ensemble.methods import list_methods

@@ -7,10 +7,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import GetJsonSchemaHandler, PrivateAttr, ValidationInfo, model_validator
 from pydantic_core import CoreSchema
 
-from advisor.strategies.decoded import Decoded
 from advisor.strategies.schema import shape_of, strategy_of, with_own_keys
-from advisor.strategies.single import Single
-from advisor.strategies.strategy import Strategy
+from advisor.strategies.strategy import Decoded, Single, Strategy
 from ensemble.common.schema import Count, Figure, Interval, Line, Points, Schema, SparseSchema, must, wrong
 from ensemble.common.text import visible
 from ensemble.errors import InputError

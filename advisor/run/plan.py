@@ -23,11 +23,9 @@ from advisor.run.figures import StrategyKey
 from advisor.run.folder import Run
 from advisor.run.result import ModelSource, Result, StrategyFigures
 from advisor.strategies import kinds, label
-from advisor.strategies.decoded import Decoded
 from advisor.strategies.schema import SCHEMA_VERSION, file_json, file_shape_of, strategy_of
-from advisor.strategies.single import Single
-from advisor.strategies.strategy import Strategy
-from advisor.strategies.vote_reader import VOTE_METRICS, VoteReader
+from advisor.strategies.strategy import Decoded, Single, Strategy
+from advisor.strategies.vote import VOTE_METRICS, VoteReader
 from advisor.tasks import Task
 from advisor.tasks.lm_eval_tasks.load import PREFIX as LM_EVAL
 from ensemble.api import Ensemble

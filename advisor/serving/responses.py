@@ -19,7 +19,7 @@ from advisor.serving.request import GenerationRequest, Piece, RequestError
 if TYPE_CHECKING:
     from advisor.models.completions import FunctionCall
     from advisor.run.task_prompt import TaskPrompt
-    from advisor.strategies.vote_reader import VoteReader
+    from advisor.strategies.vote import VoteReader
     from ensemble.decode.sequences import Generation, Pieces
     from ensemble.step.trace import StepLogprobs, TokenLogprob
 

@@ -4,8 +4,8 @@ To add a strategy, add one file here; no other code changes. It needs a subclass
 :class:`~advisor.strategies.strategy.Strategy` with a ``KIND``, the strategy's name, and these methods: ``learn`` (from
 answers), ``flow`` (asks the members a question), and its words: ``title``, ``describe``, ``headline``. Its fields are
 its keys in files. A strategy that reads answers, not only texts, sets ``COUNTS``; otherwise replies have none.
-`single.py` is a short example; the calls of `fusion.py` have new prompts. Files without such a class have what
-several strategies share.
+`self_consistency.py` is a short example; the calls of `fusion.py` have new prompts. `strategy.py` also has the two that
+all others know: one model alone, and a set that decodes together.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from functools import cache
 from importlib import import_module
 from types import GenericAlias
 
-from advisor.strategies.decoded import Decoded
-from advisor.strategies.strategy import Strategy
+from advisor.strategies.strategy import Decoded, Strategy
 
 DEFAULT = "vote"
 """The strategy that is the best choice most often on real pools (docs/pools.md). With all voters as its members it

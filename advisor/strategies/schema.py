@@ -28,8 +28,7 @@ from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, create_model
 from pydantic_core import CoreSchema
 
 from advisor.strategies import kinds
-from advisor.strategies.decoded import Decoded
-from advisor.strategies.strategy import Strategy
+from advisor.strategies.strategy import Decoded, Strategy
 from ensemble.common.schema import Exact, Name, Schema, must, validated, written, wrong
 from ensemble.errors import InputError
 from ensemble.methods import list_methods

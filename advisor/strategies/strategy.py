@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from ensemble.methods.voting import Codes
 
+
 S = TypeVar("S", bound="Strategy")
 FEWEST_VOTERS = 3
 """With two voters the answer is always the first one's."""
@@ -309,3 +310,78 @@ def vote_sizes(given: TrainingData) -> list[int]:
     if not given.can_vote or len(given.voters) < FEWEST_VOTERS:
         return []
     return sorted({FEWEST_VOTERS, len(given.voters)})
+
+
+@dataclass(frozen=True)
+class Single(Strategy):
+    """One model that answers once."""
+
+    KIND: ClassVar[str] = "single"
+    SIMPLICITY: ClassVar[int] = 0
+    ROLE: ClassVar[str] = "single model"
+    MEMBERS: ClassVar[tuple[int, int]] = (1, 1)
+
+    @classmethod
+    def learn(cls, given: TrainingData) -> Iterator[Single]:
+        """See :meth:`Strategy.learn`."""
+        yield cls((given.best,))
+
+    def flow(self, question: QuestionText) -> Flow:  # noqa: ARG002
+        """See :meth:`Strategy.flow`."""
+        yield [Call((0,))]
+        return 0
+
+    def title(self, members: Sequence[str]) -> str:
+        """See :meth:`Strategy.title`."""
+        return f"{members[0]} alone"
+
+    def describe(self) -> str:
+        """See :meth:`Strategy.describe`."""
+        return f"Use {self._names} alone"
+
+    def headline(self) -> str:
+        """See :meth:`Strategy.headline`."""
+        return f"Use {self.members[0]} alone."
+
+
+@dataclass(frozen=True)
+class Decoded(Strategy):
+    """A set that decodes together. It is run, and not learned from answers of single models.
+
+    Attributes:
+        method: The name of the method, which is the strategy's name.
+    """
+
+    method: str
+
+    ROLE: ClassVar[str] = "member of the set"
+
+    @property
+    def name(self) -> str:
+        """The name of the method."""
+        return self.method
+
+    @classmethod
+    def learn(cls, given: TrainingData) -> Iterator[Decoded]:  # noqa: ARG003
+        """No set: :mod:`advisor.jobs.held_out` chooses and runs it."""
+        yield from ()
+
+    def flow(self, question: QuestionText) -> Flow:  # noqa: ARG002
+        """One call of all members."""
+        yield [Call(tuple(range(len(self.members))))]
+        return 0
+
+    def title(self, members: Sequence[str]) -> str:  # noqa: ARG002
+        """See :meth:`Strategy.title`."""
+        return f"{self.method}, {self._models} together"
+
+    def describe(self) -> str:
+        """See :meth:`Strategy.describe`."""
+        return (
+            f"Decode {self._names} together, in this order: at each word they vote on the next piece of text "
+            f"({self.method})"
+        )
+
+    def headline(self) -> str:
+        """See :meth:`Strategy.headline`."""
+        return f"Decode these {self._count} models together."

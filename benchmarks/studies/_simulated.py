@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from advisor.advice.cross_fitting import repeated_folds
-from advisor.advice.gain import Gain, cross_fitted_gain, estimate_gain
+from advisor.advice.gain import Gain, cross_fitted_gain, estimate_gain, repeated_folds
 from advisor.records import ALPHA
 from advisor.statistics import Floats, Interval
 

@@ -36,8 +36,7 @@ from advisor.statistics import resampled_means, scores, z_value
 from advisor.strategies import default_strategy, largest_default
 from advisor.strategies.learned_vote import LearnedVote
 from advisor.strategies.replay import replay_all
-from advisor.strategies.single import Single
-from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Strategy, TrainingData
+from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Single, Strategy, TrainingData
 from advisor.strategies.vote import Vote
 from benchmarks._measure import Figure, arguments, progress, tell
 from benchmarks.studies._pools import (

@@ -30,7 +30,7 @@ from advisor.models.run_config import InferenceConfig
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, length_ratio
 from advisor.statistics import accuracy_interval, compare, scores
-from advisor.strategies.vote_reader import can_vote
+from advisor.strategies.vote import can_vote
 from advisor.tasks import Task, load_task
 from benchmarks._measure import Figure, arguments, progress, tell
 from benchmarks._plans import plain_plan

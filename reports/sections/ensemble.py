@@ -23,8 +23,7 @@ from reports.charts.rows import (
 )
 from reports.charts.svg import markup
 from reports.report_data import ReportData
-from reports.table import Cell, Column, figures, make_table, words
-from reports.tables import held_out, predicted
+from reports.tables import Cell, Column, figures, held_out, make_table, predicted, words
 from reports.tables import methods as methods_table
 
 _MOST_LOOKS = 100

@@ -12,8 +12,7 @@ from reports.charts.axes import NARROW, both_widths, reference
 from reports.charts.rows import accuracy_mark, add_points_scale, row_axes
 from reports.charts.svg import markup
 from reports.report_data import ReportData
-from reports.table import Cell, Column, make_table
-from reports.tables import INTERVAL
+from reports.tables import INTERVAL, Cell, Column, make_table
 
 _MOST_DRAWN = 20
 _MOST_MODELS = 200

@@ -14,12 +14,26 @@ from matplotlib.transforms import Bbox
 from advisor.run.figures import GroupAccuracy
 from advisor.run.result import CandidateFigures, Result
 from ensemble.common import text
-from reports.charts.axes import NARROW, WIDE, both_widths, clipped, log_limits, mark, points_limits
+from reports.charts.axes import (
+    BOTTOM,
+    LEFT,
+    NARROW,
+    RIGHT,
+    TOP,
+    WIDE,
+    add_scales,
+    both_widths,
+    clipped,
+    log_limits,
+    mark,
+    point_axes,
+    points_limits,
+    write_names,
+)
 from reports.charts.rows import add_scale, row_axes
-from reports.charts.scatter import BOTTOM, LEFT, RIGHT, TOP, add_scales, point_axes, write_names
 from reports.charts.svg import COLOURS, markup, named
 from reports.report_data import ReportData
-from reports.table import Cell, Column, make_table
+from reports.tables import Cell, Column, make_table
 from reports.tables import leaderboard as leaderboard_table
 
 _MOST_GROUPS, _MOST_MODELS = 40, 40

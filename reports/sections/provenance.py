@@ -10,7 +10,7 @@ from advisor.run.figures import Measured
 from advisor.run.result import EnsembleResult, ModelSource, Provenance
 from ensemble.common import text
 from reports.report_data import ReportData
-from reports.table import Cell, Column, make_table, words
+from reports.tables import Cell, Column, make_table, words
 
 _MOST_LOGS = 100
 _PAPER = """@inproceedings{yao2025determine,

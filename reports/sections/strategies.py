@@ -11,14 +11,23 @@ from matplotlib.transforms import Bbox
 
 from advisor.run.result import Result, StrategyFigures
 from ensemble.common import text
-from reports.charts.axes import WIDE, both_widths, clipped, linear_limits, log_limits, mark, points_limits
+from reports.charts.axes import (
+    WIDE,
+    add_scales,
+    both_widths,
+    clipped,
+    linear_limits,
+    log_limits,
+    mark,
+    point_axes,
+    points_limits,
+    write_names,
+)
 from reports.charts.rows import Mark, accuracy_and_cost, draw_differences, shape_of
-from reports.charts.scatter import add_scales, point_axes, write_names
 from reports.charts.svg import COLOURS, markup
 from reports.report_data import ReportData
 from reports.sections.verdict import strategy_certainty
-from reports.table import Cell, Column, figures, make_table, words
-from reports.tables import MOST_STRATEGIES
+from reports.tables import MOST_STRATEGIES, Cell, Column, figures, make_table, words
 from reports.tables import strategies as strategies_table
 
 _MOST_KNOWN_GROUPS = 1000  # a run gives no gains for more

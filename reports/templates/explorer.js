@@ -163,7 +163,7 @@
 
   root.append(tools.element, heads(), ...lines, more);
   root.hidden = false;
-  document.getElementById("telling").remove();
+  document.getElementById("examples-static").remove();
   tools.press("all");
   window.addEventListener("hashchange", follow);
   follow();

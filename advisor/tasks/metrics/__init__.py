@@ -15,7 +15,7 @@ name with an underscore is not a metric, but what several share. Other packages 
 points; see :mod:`ensemble.plugins`.
 
 Votes are compared only for a metric in ``VOTE_METRICS`` of
-`advisor/strategies/vote_reader.py`. Add it there if it reads its answer without looking at the reference.
+`advisor/strategies/vote.py`. Add it there if it reads its answer without looking at the reference.
 """
 
 from __future__ import annotations
