@@ -11,7 +11,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 
 @dataclass(slots=True)
@@ -53,11 +52,6 @@ def never_passed(trees: Mapping[str, ast.Module], templates: str) -> list[str]:
         for parameter, place in _optional(function, is_method)
         if not calls[_called(name)].pass_on(parameter, place)
     ]
-
-
-def parsed(folders: Mapping[str, Path]) -> dict[str, ast.Module]:
-    """The trees of modules by name."""
-    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in folders.items()}
 
 
 def _called(name: str) -> str:

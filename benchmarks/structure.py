@@ -12,9 +12,10 @@ import ast
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-from benchmarks._parameters import never_passed, parsed
+from benchmarks._parameters import never_passed
 
 PACKAGES = ("ensemble", "advisor", "reports")
 ODD_PHRASES = re.compile(
@@ -24,12 +25,7 @@ ODD_PHRASES = re.compile(
 )
 """Phrases that readers with English as a second language stumble over; code and prose are searched."""
 
-PASSED_FROM_OUTSIDE = (
-    "advisor.cli.",
-    "advisor.api.",
-    "advisor.demo.train.",
-    "advisor.lm_eval.model.",
-)
+PASSED_FROM_OUTSIDE = ("advisor.cli.", "advisor.api.", "advisor.demo.train.", "advisor.lm_eval.model.")
 """Modules whose functions are called by users, the command line or lm-eval."""
 TARGETS = {
     "lines": 62_000,
@@ -37,6 +33,7 @@ TARGETS = {
     "lines_of_benchmarks": 9_000,
     "pages": 35,
     "words": 35_000,
+    "arrows_of_advisor": 95,
     "repeated_class_names": 0,
     "parameters_that_no_code_passes": 0,
     "odd_phrases": 0,
@@ -52,11 +49,17 @@ def modules(root: Path) -> Iterator[tuple[str, Path]]:
             yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    """The syntax tree of a module."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def public_classes(root: Path) -> dict[str, list[str]]:
     """The modules that define each public class, by the class's name."""
     found: dict[str, list[str]] = {}
     for name, path in modules(root):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(name)
     return found
@@ -67,7 +70,7 @@ def data_classes(root: Path) -> list[str]:
     return [
         f"{name}.{node.name}"
         for name, path in modules(root)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(each) for each in node.decorator_list)
     ]
 
@@ -78,7 +81,7 @@ def imports(root: Path) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for name, path in known.items():
         found[name] = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in PACKAGES:
                 targets = {f"{node.module}.{alias.name}" for alias in node.names}
                 found[name] |= {target if target in known else node.module for target in targets}
@@ -88,11 +91,22 @@ def imports(root: Path) -> dict[str, set[str]]:
     return found
 
 
+def arrows(root: Path) -> set[tuple[str, str]]:
+    """Which folder or file at the top of ``advisor`` imports which other one."""
+    tops = {
+        (*module.split(".")[:2], *target.split(".")[:2])
+        for module, targets in imports(root).items()
+        for target in targets
+        if module.startswith("advisor.") and target.startswith("advisor.")
+    }
+    return {(here, there) for _, here, _, there in tops if here != there}
+
+
 def needless_parameters(root: Path) -> list[str]:
     """Optional parameters that no product code passes, of functions that users do not call themselves."""
     public = {f"{package}.{name}" for package in PACKAGES for name in _public(root, package)}
     templates = "".join(path.read_text(encoding="utf-8") for path in sorted(root.glob("reports/templates/**/*.j2")))
-    found = never_passed(parsed(dict(modules(root))), templates)
+    found = never_passed({name: tree(path) for name, path in modules(root)}, templates)
     return [
         each
         for each in found
@@ -102,7 +116,7 @@ def needless_parameters(root: Path) -> list[str]:
 
 def _public(root: Path, package: str) -> list[str]:
     """The classes and functions of a package's ``__all__``."""
-    for node in ast.parse((root / package / "__init__.py").read_text(encoding="utf-8")).body:
+    for node in tree(root / package / "__init__.py").body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return list(ast.literal_eval(node.value))
     return []
@@ -137,7 +151,7 @@ def measure(root: Path) -> dict[str, int]:
         "words": sum(len(page.split()) for page in pages),
         "data_classes": len(data_classes(root)),
         "repeated_class_names": len(repeated),
-        "isinstance": sum(text.count("isinstance(") for text in texts),
+        "arrows_of_advisor": len(arrows(root)),
         "parameters_that_no_code_passes": len(needless_parameters(root)),
         "odd_phrases": len(odd_phrases(root)),
     }

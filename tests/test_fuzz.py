@@ -25,14 +25,14 @@ pytestmark = [
 ]
 SEED = 20
 SHORT = {
-    "samples": 30,
-    "evaluation": 20,
-    "store": 60,
-    "numbers": 60,
-    "logs": 60,
-    "pool": 60,
-    "ensemble": 20,
-    "request": 40,
+    "samples": 15,
+    "evaluation": 15,
+    "store": 20,
+    "numbers": 20,
+    "logs": 30,
+    "pool": 30,
+    "ensemble": 15,
+    "request": 20,
 }
 """Inputs of a kind in `make test`; the others' take longer, and the kept cases stand for them."""
 JSON = st.recursive(
