@@ -21,8 +21,8 @@ from sacrebleu import corpus_bleu, corpus_chrf
 
 from advisor.tasks import templates
 from advisor.tasks.metrics import get_metric, metric_names, read_with, runs_code
-from advisor.tasks.metrics._corpus import corpus_score
-from advisor.tasks.metrics._json import canonical, find_json
+from advisor.tasks.metrics.bleu import corpus_score
+from advisor.tasks.metrics.json import canonical, find_json
 from advisor.tasks.task import Example, Signature, Task, place_of_answer
 
 ANY_TEXT = st.text(st.characters()) | st.text("0123456789.,-−$ ()ABab:\n")  # the second one hits the patterns

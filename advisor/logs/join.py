@@ -20,8 +20,7 @@ from advisor.logs.sources import LogOptions, LogRecord, LogSource, find_sources,
 from advisor.options.shared import LogsOptions, TaskOptions, split_names
 from advisor.records import Answer, Cost, Profile, fits, fits_patterns, join
 from advisor.strategies.strategy import AnsweredSplit
-from advisor.tasks.metrics import READERS, get_metric
-from advisor.tasks.metrics._metric import Metric
+from advisor.tasks.metrics import READERS, Metric, get_metric
 from advisor.tasks.tables.streams import Notes
 from advisor.tasks.tables.values import ScoreReader
 from advisor.tasks.task import MAX_RESPONSE, Example, Signature, Task, sha256

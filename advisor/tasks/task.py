@@ -301,7 +301,7 @@ class Task:
         """
         if self.scorer is not None or self.metric not in metrics.OF_CORPORA:
             return None
-        from advisor.tasks.metrics._corpus import corpus_score  # here, since sacrebleu takes half a second to load
+        from advisor.tasks.metrics.bleu import corpus_score  # here, since sacrebleu takes half a second to load
 
         responses = [(texts.get(example.id) or "")[:MAX_RESPONSE] for example in self.examples]
         return corpus_score(self.metric, responses, [example.accepted for example in self.examples])

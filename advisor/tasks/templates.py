@@ -66,7 +66,7 @@ _ENVIRONMENT = ImmutableSandboxedEnvironment(
 
 def boxed(solution: str) -> str:
     """The answer in the last LaTeX box of a solution; a ValueError without one."""
-    from advisor.tasks.metrics._reading import last_box  # here: the child process has little time for imports
+    from advisor.tasks.metrics.number import last_box  # here: the child process has little time for imports
 
     box = last_box(solution)
     if box is None or not solution.startswith("}", box.end):

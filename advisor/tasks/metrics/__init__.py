@@ -2,7 +2,7 @@
 
 To add a metric, add one file here; no other code changes. The file's name is the metric's name in a task file. It needs
 
-- ``METRIC``, an object with the three members of `Metric` in `_metric.py`: ``packages``, ``problem`` and ``score``;
+- ``METRIC``, an object with the three members of `Metric`: ``packages``, ``problem`` and ``score``;
 - a module docstring that says when a response is right, with an example of ``METRIC.score`` and its result, and what
   the metric does not cover.
 
@@ -10,9 +10,9 @@ A metric that reads JSON also has ``read(text)``, which gives the canonical form
 that says where a text is broken. Its name is then in READERS, and ``extract`` in a task file may name it, too.
 
 A metric that runs code which a model wrote also needs ``EXECUTING``, an object with the same members: it is used if the
-user allows code to run, and ``METRIC.score`` raises InputError. `exact_match.py` is a short example; a
-name with an underscore is not a metric, but what several share. Other packages add metrics by entry
-points; see :mod:`ensemble.plugins`.
+user allows code to run, and ``METRIC.score`` raises InputError. `contains.py` is a short example. A metric that differs
+little from another is the ``VARIANT`` in its file, and stands in VARIANTS. Other packages add metrics by entry points;
+see :mod:`ensemble.plugins`.
 
 Votes are compared only for a metric in ``VOTE_METRICS`` of
 `advisor/strategies/vote.py`. Add it there if it reads its answer without looking at the reference.
@@ -24,10 +24,12 @@ import pkgutil
 from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import cast
+from typing import Any, Protocol, cast
 
-from advisor.tasks.metrics._metric import Metric
 from ensemble.plugins import Plugins
+
+VARIANTS = {"chrf": "bleu", "exact_match_squad": "exact_match", "json_fields": "json", "number_comma": "number"}
+"""The metrics that are in the file of another one, and its name."""
 
 OF_CORPORA = frozenset({"bleu", "chrf"})
 """The metrics that also score all responses together."""
@@ -38,6 +40,26 @@ one."""
 
 READERS = {"json": "json", "json_fields": "json", "tool_call": "tool_call"}
 """The metrics that read JSON, and what reads it: a name for ``extract`` in a task file."""
+
+
+class Metric(Protocol):
+    """Scores a response.
+
+    Attributes:
+        packages: Distributions whose version can change a score; their versions go into the signature.
+    """
+
+    packages: tuple[str, ...] = ()
+
+    def problem(self, _accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> str | None:
+        """Why this metric cannot use these accepted texts and choices; None if it can, as most metrics any text."""
+        return None
+
+    def score(self, text: str, accepted: tuple[str, ...], choices: tuple[str, ...], /) -> tuple[float, str | None]:
+        """The score, 0 to 1, and the answer that was read from the text; the answer is None if the text has none.
+
+        It never raises. Two texts with the same answer have the same score.
+        """
 
 
 @cache
@@ -59,8 +81,10 @@ def get_metric(name: str, *, allow_code_execution: bool = False) -> Metric:
     Raises:
         InputError: It is a plug-in that cannot be used.
     """
-    module = _module(name)
-    return cast(Metric, module.EXECUTING if allow_code_execution and runs_code(name) else module.METRIC)
+    executes = allow_code_execution and runs_code(name)
+    return cast(
+        Metric, getattr(_module(name), "VARIANT" if name in VARIANTS else "EXECUTING" if executes else "METRIC")
+    )
 
 
 def read_with(reader: str, text: str) -> str:
@@ -78,7 +102,7 @@ def place_of(name: str, text: str, answer: str) -> tuple[int, int] | None:
     if name in ("number", "number_comma", "choice"):
         from advisor.tasks.metrics.choice import LETTERS_ALONE
 
-        found, place = _module(name).METRIC.read(text, LETTERS_ALONE)
+        found, place = cast(Any, get_metric(name)).read(text, LETTERS_ALONE)
         return place if found == answer else None
     start = text.lower().rfind(answer.lower())
     return (start, start + len(answer)) if start >= 0 else None
@@ -92,8 +116,8 @@ def runs_code(name: str) -> bool:
 
 def _builtin() -> list[str]:
     # From the file names: importing the metrics would load sacrebleu, which few tasks need.
-    return [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
+    return [*(module.name for module in pkgutil.iter_modules(__path__)), *VARIANTS]
 
 
 def _module(name: str) -> ModuleType:
-    return plugins().load(name) if name in plugins() else import_module(f"{__name__}.{name}")
+    return plugins().load(name) if name in plugins() else import_module(f"{__name__}.{VARIANTS.get(name, name)}")

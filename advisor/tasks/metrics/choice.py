@@ -14,14 +14,18 @@ from __future__ import annotations
 import re
 import string
 
-from advisor.tasks.metrics._metric import Metric
-from advisor.tasks.metrics._reading import FOLDED, LETTER_END, Place, pieces
-from advisor.tasks.metrics.exact_match import normal
+from advisor.tasks.metrics import Metric
+from advisor.tasks.metrics.exact_match import FOLDED, normal
+from advisor.tasks.metrics.number import Place, pieces
 
 _AROUND = string.whitespace + "().:,-'[]*$_`{}\""
 _MARKUP = re.compile(
     r"\\(?:text(?:bf|it)?|math(?:bf|rm)|mbox|f?boxed|fbox|left|right)(?![a-z])|\\[()]|</?[a-z]{1,9}>|[$*_`{}<>\"]"
 )
+LETTER_END = r"""(?![A-Za-z\d_']) (?: \s*(?:$|[^\w\s'(-]|-(?!\w)|\([^)]{2}|[\u3040-\u9fff]) | [ ]*\n
+    | [ ](?i:because|since|as|weil|denn|da|car|parce|puisque|porque|pues|ya|perch[ée]|poich[ée]|pois)\b
+    | [ ](?:is|ist|est|es|è|é)[ ](?:(?:the|my|clearly|die|la|a)[ ])?(?:best|correct|right|answer|richtig|bonne) )"""
+"""What follows the letter of an option: a mark or a reason. A word follows the article and the pronoun."""
 _FILLER = """(?i:(?:(?:therefore|thus|hence|so),?|clearly|definitely|likely|most|probably|simply|option|choice|letter
     |answer|daher|also|die|der|la|le|el|il|a|o|donc|lettre|letra|lettera|opción|opzione|opção|alternativa|réponse
     |respuesta|risposta|resposta|antwort|buchstabe)[ ]+){0,3}"""
@@ -37,7 +41,7 @@ _ANYWHERE = re.compile(r"(?<!not )\(([A-Z])\)(?![ ]is[ ](?:not|wrong|in))|\b(?i:
 
 # A prompt names its options only in its text. These are one for each letter, with a text that no response has
 # (characters for private use).
-LETTERS_ALONE = tuple(chr(0xE000 + number) for number in range(26))
+LETTERS_ALONE = tuple(map(chr, range(0xE000, 0xE000 + 26)))
 """The options of a question whose options are not known, so that only letters are read."""
 
 

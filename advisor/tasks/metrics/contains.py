@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 
-from advisor.tasks.metrics._metric import Metric
-from advisor.tasks.metrics._reading import FOLDED, LETTER_END
-from advisor.tasks.metrics.exact_match import normal
+from advisor.tasks.metrics import Metric
+from advisor.tasks.metrics.choice import LETTER_END
+from advisor.tasks.metrics.exact_match import FOLDED, normal
 
 _LETTERS = r"0-9A-Za-z_\u00c0-\u0dff\u1e00-\u1fff"  # of scripts with spaces between words
 _BEFORE = rf"(?<![{_LETTERS}+#@&*/^~.-])(?<!\d:)"

@@ -12,17 +12,30 @@ In the normal form, signs that carry meaning stay; docs/tasks.md has the rules, 
     ['eiffel tower', 'c++', 'us', '$1000.50', 'a', '(1,2)']
 
 Not covered: accents, numerals, other spellings of a number (see `number`).
+
+Its variant `exact_match_squad` has the normal form of SQuAD's evaluation script, as papers on TriviaQA and Natural
+Questions report it; a task file takes it by `normalise: squad`. There "C" and "C++" are equal.
+
+    >>> VARIANT.score("the spider-man!", ("Spiderman",), ())
+    (1.0, 'spiderman')
 """
 
 from __future__ import annotations
 
 import re
+import string
 import unicodedata
-from collections.abc import Callable
 
-from advisor.tasks.metrics._metric import Metric
-from advisor.tasks.metrics._reading import FOLDED
+from advisor.tasks.metrics import Metric
 
+_FULL_WIDTH = dict(zip(range(0xFF01, 0xFF5F), range(0x21, 0x7F), strict=True))
+_DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d\u2796"), "-")
+_SPACES = dict.fromkeys(map(ord, "\u00a0\u2007\u2009\u202f\u3000"), " ")
+_MARKS = str.maketrans(
+    "\u3002\u3001\u066b\u066c\u060c\u2019\u2018\u00b4\u201c\u201d\u2044\u3010\u3011", "\n,.,,'''\"\"/[]"
+)
+FOLDED: dict[int, int | str] = {**_FULL_WIDTH, **_DASHES, **_SPACES, **_MARKS}
+"""Signs of other scripts and fonts, each with the one ASCII character that it stands for, so that places stay."""
 _MOST_PASSES = 20
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff\u00ad"))
 _QUOTES = dict.fromkeys(map(ord, "\u00ab\u00bb\u2039\u203a\u201e\u300a\u300b\u300c\u300d\u300e\u300f"), '"')
@@ -31,19 +44,27 @@ _GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _ABBREVIATION = re.compile(r"(?<!\w)(?:[^\W\d_]\.){2,}(?:[^\W\d_](?!\w))?")
 _EMPHASIS = re.compile(r"(?<!\w)(?:\*{1,3}|_{1,3})(?=[^\s*_])([^*_]*)[*_]{1,3}(?!\w)")
 _OPERATOR = re.compile(r"(?<=\w) ([+*/=<>^]|-(?= \d)) (?=\w)")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"(?<!\S)(?:the(?= \S)|an?(?= (?:\d|[^\W\d_]{2})))")
 
 
 class ExactMatch(Metric):
-    """1 if the response equals an accepted text in the normal form that a function gives, else 0."""
-
-    def __init__(self, normal: Callable[[str], str]) -> None:
-        self._normal = normal
+    """1 if the response equals an accepted text in the normal form, else 0."""
 
     def score(self, text: str, accepted: tuple[str, ...], _choices: tuple[str, ...], /) -> tuple[float, str | None]:
         """Compare the whole text; the answer is its normal form."""
-        answer = self._normal(text)
-        return float(bool(answer) and answer in map(self._normal, accepted)), answer or None
+        answer = self._form(text)
+        return float(bool(answer) and answer in map(self._form, accepted)), answer or None
+
+    def _form(self, text: str) -> str:
+        return normal(text)
+
+
+class _Squad(ExactMatch):
+    def _form(self, text: str) -> str:
+        lower = text.lower()
+        words = re.sub(r"\b(?:a|an|the)\b(?=\s+\S)", " ", lower.translate(_NO_PUNCTUATION)).split()
+        return " ".join(words or lower.split())  # brackets and operators can be an answer
 
 
 def normal(text: str) -> str:
@@ -82,4 +103,5 @@ def _without_marks(word: str, brackets: str, quotes: str) -> str:
     return word if word[-2:-1].isdigit() else word.rstrip("!")
 
 
-METRIC = ExactMatch(normal)
+METRIC = ExactMatch()
+VARIANT = _Squad()

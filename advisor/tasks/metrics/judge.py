@@ -8,7 +8,7 @@ judges whose grades are averaged.
 
 from __future__ import annotations
 
-from advisor.tasks.metrics._metric import Metric
+from advisor.tasks.metrics import Metric
 from ensemble.errors import InputError
 
 

@@ -6,21 +6,28 @@ r"""Number: the number that the response gives as its answer equals the referenc
     (1.0, '0.5')
 
 docs/tasks.md has the rules, in order, with an example of each. Numbers are compared exactly: "1.0" is "1", and "1/3" is
-not "0.333". Not covered: decimal commas (see `number_comma`), numbers in words, roots, multiples of pi.
+not "0.333". Its variant `number_comma` exchanges points and commas; a task file takes it by `decimal: ","`.
+
+    >>> VARIANT.score("Das macht 3 mal 454 \u20ac und 2 ct, also 1.362,02 \u20ac.", ("1362,02",), ())
+    (1.0, '1362,02')
+
+Not covered: numbers in words, roots, multiples of pi, texts in which both marks are decimal.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Context, Decimal, Inexact
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from advisor.tasks.metrics._metric import Metric
-from advisor.tasks.metrics._reading import FOLDED, AnswerMark, Place, pieces
+from advisor.tasks.metrics import Metric
+from advisor.tasks.metrics.exact_match import FOLDED
 
+Place = tuple[int, int]
+"""The first character of an answer in a response, and the end of it."""
 _MOST_DIGITS = 300
 """Digits of the parts of a fraction or a power, and its largest exponent: larger values are not computed."""
 _EXACT = Context(prec=10_000, traps=[Inexact])
@@ -46,6 +53,7 @@ _NUMBER = re.compile(
           | (?P<half_alone>[¼-¾⅐-⅞]) )""",
     re.VERBOSE,
 )
+_EXCHANGED = str.maketrans(",.", ".,")
 _NO_DIGITS = re.compile(r"\D")
 _SPACED_MINUS = re.compile(
     r"(?:^|[=:(\[{≈]|\b(?:is|be|equals|ist|lautet|est|es|è|é)(?= )|[是为は])[\s$*]*(?:-[ ]|(?:minus|negative)[ ])$"
@@ -77,6 +85,83 @@ _LIST = re.compile(r"[ ]?(?:[,;][ ]?)?(?:(?:and|und|et|[ey])[ ])?")
 _LONGEST_GAP = 60
 _LONGEST_SIGN = 24
 _HEADING = re.compile(r"[.):]+[ ]*(?:\w|$)")
+
+
+# Where a response says which answer it gives
+
+_NOUN = r"""(?: (?<![\w/])(?:answer|ans|correct|letter|option|choice|antwort|l(?:ö|o\u0308)sung|richtig
+    |r(?:é|e\u0301?)ponse|respuesta|risposta|resposta|opci(?:ó|o\u0301?)n|opzione|op[çc]\u0327?[ãa]\u0303?o|alternativa)(?![^\W\d_])
+    | 答案|答え|正解|回答|解答 )"""
+_VERB = r"""(?: (?<![^\W_])(?:is|are|be|ist|lautet|est|es|(?:è|é|e[\u0300\u0301]))(?![\w'\u0301]) | [是为為は选] )"""
+_ANNOUNCED = re.compile(
+    rf"""{_NOUN} [^\n.:=>→]{{0,40}}? (?:(?P<verb>{_VERB}) | [:=>→] | [ ]-[ ])
+       | ^[#*\s]{{0,8}}(?:(?:the|final|correct)[ ]){{0,2}}answer[*_ ]{{0,4}}$
+       | \b(?:final|correct)[ ]answer[ ](?=\(?[A-Z]\)|-?\d)""",
+    re.VERBOSE | re.IGNORECASE | re.MULTILINE,
+)
+_CHOSEN = re.compile(
+    r"""\b(?:I|we)(?:'d|[ ]would|[ ]will)?[ ](?:choose|pick|select|go[ ]with)\b
+      | \bit(?:'s|[ ]is)\b | \bc'est\b | [选選](?:[择擇択]肢?|项|項)?[是为為:]*""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_BOLD = re.compile(r"\*\*([^*\n]{1,200})\*\*")
+_MOST_BOLD = 20
+_BOX = re.compile(r"\\f?boxed(?![A-Za-z])|\\fbox(?![A-Za-z])")
+_BRACE = re.compile(r"[{}]")
+_OR_BOX = re.compile(r"\}?[\s$)\\]*(?:or|oder|ou|o|oppure|[或]者?|または|还是)[\s$(\\]*f?box(?:ed)?\s*\{?")
+_LINE = re.compile(r"\s*[^\n]*")
+
+
+class AnswerMark(NamedTuple):
+    """A piece of a response that gives the answer: what marks it, and where it is.
+
+    ``is`` and ``:`` are announcements with and without a verb; ``chosen`` ("I choose") is only before letters.
+    """
+
+    rule: Literal["boxed", "####", "is", ":", "chosen", "bold"]
+    start: int
+    end: int
+
+
+def pieces(text: str) -> Iterator[AnswerMark]:
+    """The pieces of a text, folded by FOLDED, that give the answer, from the strictest rule to the loosest."""
+    if box := last_box(text):
+        yield box
+    if (place := text.rfind("####")) >= 0:
+        yield AnswerMark("####", place + 4, _line(text, place + 4))
+    announced = [found for found in _ANNOUNCED.finditer(text) if text[found.end() : found.end() + 200].strip()]
+    if announced:
+        start = announced[-1].end()
+        yield AnswerMark("is" if announced[-1]["verb"] else ":", start, _line(text, start))
+    if chosen := list(_CHOSEN.finditer(text)):
+        yield AnswerMark("chosen", chosen[-1].end(), _line(text, chosen[-1].end()))
+    for bold in reversed(list(_BOLD.finditer(text))[-_MOST_BOLD:]):
+        yield AnswerMark("bold", *bold.span(1))
+
+
+def last_box(text: str) -> AnswerMark | None:
+    """The last LaTeX box of a text, from the one before it where "or" is between them; None if it has no box."""
+    boxes = [_boxed(text, found.end()) for found in list(_BOX.finditer(text))[-2:]]
+    if len(boxes) == 2 and _OR_BOX.fullmatch(text, boxes[0].end, boxes[1].start):
+        return AnswerMark("boxed", boxes[0].start, boxes[1].end)
+    return boxes[-1] if boxes else None
+
+
+def _boxed(text: str, start: int) -> AnswerMark:
+    opening = re.compile(r"\s*\{").match(text, start)
+    if opening is None:
+        return AnswerMark("boxed", start, _line(text, start))
+    depth = 1
+    for brace in _BRACE.finditer(text, opening.end()):
+        depth += 1 if brace[0] == "{" else -1
+        if depth == 0:
+            return AnswerMark("boxed", opening.end(), brace.start())
+    return AnswerMark("boxed", opening.end(), _line(text, opening.end()))
+
+
+def _line(text: str, start: int) -> int:
+    found = _LINE.match(text, start)
+    return found.end() if found else start
 
 
 class Token(NamedTuple):
@@ -226,3 +311,4 @@ def _plain(value: Decimal) -> str:
 
 
 METRIC = Number(lambda text: text.translate(FOLDED), ".")
+VARIANT = Number(lambda text: text.translate(FOLDED).translate(_EXCHANGED), ",")

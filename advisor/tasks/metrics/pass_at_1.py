@@ -18,7 +18,7 @@ import re
 import textwrap
 import warnings
 
-from advisor.tasks.metrics._metric import Metric
+from advisor.tasks.metrics import Metric
 from ensemble.errors import InputError
 
 _FENCED = re.compile(r"```([^`\n]*)\n(.*?)(?:```|\Z)", re.DOTALL)

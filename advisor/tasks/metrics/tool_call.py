@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from advisor.tasks.metrics._json import canonical, find_all, find_json, has_start, readable
-from advisor.tasks.metrics._metric import Metric
+from advisor.tasks.metrics import Metric
+from advisor.tasks.metrics.json import canonical, find_all, find_json, has_start, readable
 
 _TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _ARGUMENTS = ("arguments", "parameters", "args", "input")
