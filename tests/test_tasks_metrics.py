@@ -49,82 +49,13 @@ def score(metric: str, text: str, *accepted: str, choices: tuple[str, ...] = ())
     return get_metric(metric).score(text, accepted, choices)[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("The answer is 72.", "72"),
-        ("$1,234.50", "1234.5"),
-        ("1.0", "1"),
-        ("−3", "-3"),  # U+2212
-        ("-$5", "-5"),
-        ("$-5", "-5"),
-        (".5", "0.5"),
-        ("-0.0", "0"),
-        ("007", "7"),
-        ("1'362.50", "1362.5"),
-        ("1\u00a0362.5", "1362.5"),
-        ("1, 2, 3", "3"),
-        ("\\boxed{146}", "146"),
-        ("in 2,024 he had 12,5", None),
-        ("٣٤", "34"),
-        ("none at all", None),
-        ("", None),
-    ],
-)
-def test_a_number_is_read_in_one_spelling(text: str, number: str | None) -> None:
-    assert read("number", text) == number
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("1.362,02", "1362,02"),
-        ("also 42,0.", "42"),
-        ("Im Jahr 2020 waren es 1 362,5 €", "1362,5"),
-        ("-0,5 %", "-0,5"),
-        ("1'362,5", "1362,5"),
-        ("1, 2, 3", "3"),
-        ("3.75", None),
-        ("Die Antwort ist 1.362,5 €, in 2 Schritten", "1362,5"),
-        ("1/2", "0,5"),
-    ],
-)
-def test_a_number_with_a_decimal_comma_is_read_in_one_spelling(text: str, number: str | None) -> None:
-    assert read("number_comma", text) == number
-
-
-@pytest.mark.parametrize(
-    ("metric", "text", "accepted", "value"),
-    [
-        # Compared exactly, and not as floats.
-        ("number", "100000000000000000001", ["100000000000000000000"], 0),
-        ("number", "0.1000", ["0.1"], 1),
-        ("number", "1,000,000", ["1000000.0"], 1),
-        ("number", "about 8", ["7", "8"], 1),
-        ("exact_match", "Sunset Boulevard", ["Sunset Blvd", "Sunset Boulevard"], 1),
-        ("exact_match", " sunset boulevard.\n", ["Sunset Boulevard"], 1),
-        ("exact_match", "The Sunset  Boulevard", ["Sunset Boulevard"], 1),
-        ("exact_match", '"Sunset Boulevard"', ["Sunset Boulevard"], 1),
-        ("exact_match", "It is Sunset Boulevard", ["Sunset Boulevard"], 0),
-        *(("exact_match", text, ["-1000.5"], 1) for text in ("-1000.5", "\u22121,000.5", "-1,000.5.", "(-1000.5)")),
-        ("contains", "It has 112 rooms.", ["12"], 0),
-        ("contains", "It has 12 rooms.", ["12"], 1),
-        ("contains", "答案是北京市。", ["北京"], 1),
-    ],
-)
-def test_a_response_is_right_in_every_spelling_and_no_other_is(
-    metric: str, text: str, accepted: list[str], value: int
-) -> None:
-    assert score(metric, text, *accepted) == value
-
-
 @given(st.integers(-(10**30), 10**30), st.integers(0, 6))
 def test_every_spelling_of_a_number_is_the_same_number(value: int, zeros: int) -> None:
     spelled = f"so it is ${value:,}.{'0' * zeros} in all"
     assert read("number", spelled) == str(value)
 
 
-@pytest.mark.parametrize("kind", ["number", "choice", "exact_match", "contains"])
+@pytest.mark.parametrize("kind", ["number", "number_comma", "choice", "exact_match", "contains", "json", "tool_call"])
 def test_responses_whose_answers_were_decided_by_hand_are_read_so(kind: str) -> None:
     wrong = []
     for line in ANSWERS.read_text(encoding="utf-8").splitlines():
@@ -132,7 +63,7 @@ def test_responses_whose_answers_were_decided_by_hand_are_read_so(kind: str) -> 
         if metric == kind:
             options = OPTIONS if kind == "choice" else ()
             value, answer = get_metric(kind).score(response, (reference or ACCEPTED.get(kind, ("",))[0],), options)
-            found = (answer or "-") if kind in ("number", "choice") else f"{value:.0f}"
+            found = f"{value:.0f}" if kind in ("exact_match", "contains") else answer or "-"
             wrong += [(response, reference, found)] if found != right else []
     assert not wrong
 
@@ -228,23 +159,6 @@ def test_the_time_of_reading_an_answer_is_linear_in_the_text(piece: str) -> None
     assert time.process_time() - start < 1
 
 
-@pytest.mark.parametrize(("right", "wrong"), [("(A)", "(B)"), ("] )", ") ]"), ("The", "A"), ("a", "the")])
-def test_answers_that_normalisation_would_empty_stay_apart(right: str, wrong: str) -> None:
-    assert score("exact_match", right, right) == 1
-    assert score("exact_match", wrong, right) == 0
-    assert score("exact_match", "", right) == 0
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [("-5", "5"), ("\u22125", "5"), ("1.5", "15"), ("vitamin A", "vitamin")],
-)
-def test_a_minus_a_decimal_point_and_a_last_letter_are_part_of_an_answer(right: str, wrong: str) -> None:
-    assert score("exact_match", right, right) == 1
-    assert score("exact_match", wrong, right) == score("exact_match", right, wrong) == 0
-    assert score("contains", f"It is {right}, then.", wrong) == float(wrong == "vitamin")
-
-
 @pytest.mark.parametrize(
     "options",
     [("C", "NO_2", "O_2", "CO"), ("-1", "+1", "-2", "+2"), ("R", "rr", "Rr", "RR"), ("156", "15.6", "1.56", "2")],
@@ -256,21 +170,10 @@ def test_the_text_of_an_option_is_that_option_though_others_look_like_it(options
         assert score("choice", option, letter, choices=options) == 1
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "B", "(B)", "b)", "B. wet palms", "B: because water", "The answer is (B).",
-        "the answer is B because (A) is dry", "I would say (B), since water cools.", "wet palms",
-        "Rubbing wet palms gives the most.", "A is wrong. The answer is B.",
-    ],
-)  # fmt: skip
-def test_a_choice_is_read_from_letter_or_text(text: str) -> None:
-    assert read("choice", text, choices=OPTIONS) == "B"
-
-
-@pytest.mark.parametrize("text", ["", "A dog", "The answer is a mystery", "Z", "palms", "dry palms or wet palms"])
-def test_no_choice_is_read_where_none_or_several_are_named(text: str) -> None:
-    assert read("choice", text, choices=OPTIONS) is None
+def test_any_of_several_accepted_texts_is_right_and_no_call_is_an_answer() -> None:
+    assert score("number", "about 8", "7", "8") == score("exact_match", "a b", "a", "a b") == 1
+    assert score("tool_call", "I need the base.", "no call") == score("tool_call", "no call", "[]") == 1
+    assert score("tool_call", "no call", '["f", {}]') == score("tool_call", '["f", {"a": 1', "no call") == 0
 
 
 def test_a_longer_option_is_not_taken_for_the_shorter_one_inside_it() -> None:
@@ -325,7 +228,8 @@ def test_extract_takes_the_first_group_of_the_first_match_or_all_of_it(
     assert templates.find_answer(pattern, text) == found
 
 
-def test_a_pattern_that_backtracks_forever_is_stopped() -> None:
+def test_a_pattern_that_backtracks_forever_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "PATTERN_SECONDS", 0.2)
     start = time.process_time()
     assert templates.find_answer(r"(a|aa)+$", "a" * 5000 + "b") is None
     assert time.process_time() - start < 3 * templates.PATTERN_SECONDS
@@ -400,21 +304,6 @@ def test_two_json_values_are_equal_as_a_validator_of_schemas_says(value: Any, ot
 
 
 @pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ('{"b": 1.0, "a": [true, null]}', '{"a":[true,null],"b":1}'), ("0.10e1", "1"), ("-0.0", "0"),
-        ('"caf\\u00e9"', '"café"'), ('"cafe\u0301"', '"café"'), ('{"a": 1, "a": 2}', '{"a":2}'),
-        ('First {"a": 1}, then {"a": 2}.', '{"a":2}'), ('```json\n{"a": 1}\n```\nin short [1]', '{"a":1}'),
-        ('See [the docs] for {"a": 1}', '{"a":1}'), ('{"a": 1,}', None), ("{'a': 1}", None), ("[NaN]", None),
-        ("1e999", None), ('["\\ud800"]', None), ("[" * 101 + "]" * 101, None),
-        ('{"items": [{"a": 1}, {"a": 2}, {"a"', None), ('{"a": [1], "b": "see [2]', None),
-    ],
-)  # fmt: skip
-def test_the_json_value_of_a_response_has_one_spelling(text: str, answer: str | None) -> None:
-    assert read("json", text) == answer
-
-
-@pytest.mark.parametrize(
     ("reader", "text", "reason"),
     [
         ("json", "nothing", "Expecting value: line 1 column 1 (char 0)"),
@@ -464,42 +353,6 @@ def test_a_reference_that_is_no_json_is_refused_with_its_place() -> None:
     assert get_metric("json").problem(('{"a": 1}',), ()) is None
     told = get_metric("json").problem(('{"a": }',), ())
     assert told == "the reference '{\"a\": }' is not valid JSON: Expecting value: line 1 column 7 (char 6)"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '["f", {"a": 1}]',
-        '[["f", {"a": 1.0}]]',
-        '{"name": "f", "arguments": {"a": 1}}',
-        '[{"name": "f", "parameters": {"a": 1}}]',
-        '{"name": "f", "args": {"a": 1}}',
-        '{"type": "tool_use", "id": "7", "name": "f", "input": {"a": 1}}',
-        '[{"id": "7", "type": "function", "function": {"name": "f", "arguments": "{\\"a\\": 1}"}}]',
-        '{"content": null, "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]}',
-        'I call it.\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>',
-        '<tool_call>{"name": "f", "arguments": {"a": 1}}',
-        '```json\n{"name": "f", "arguments": {"a": 1}}\n```',
-        '{"f": {"a": 1}}',
-    ],
-)
-def test_a_tool_call_is_read_in_each_common_form(text: str) -> None:
-    assert read("tool_call", text) == '[["f",{"a":1}]]'
-
-
-@pytest.mark.parametrize("text", ["", "no call", "I need the base of the triangle.", "[]", '{"tool_calls": []}'])
-def test_a_response_without_a_call_is_an_answer(text: str) -> None:
-    assert read("tool_call", text) == "[]"
-    assert score("tool_call", text, "no call") == score("tool_call", text, "[]") == 1
-    assert score("tool_call", text, '["f", {}]') == 0
-
-
-@pytest.mark.parametrize(
-    "text", ['["f", {"a": 1', '{"name": "f"', '["f(a=1)"]', '{"a": 1}', "3", '{"name": "f", "arguments": "{"}', "{} {"]
-)
-def test_a_broken_call_is_no_answer(text: str) -> None:
-    assert read("tool_call", text) is None
-    assert score("tool_call", text, "no call") == 0
 
 
 def test_tool_calls_may_come_in_any_order() -> None:
