@@ -41,6 +41,11 @@ one."""
 READERS = {"json": "json", "json_fields": "json", "tool_call": "tool_call"}
 """The metrics that read JSON, and what reads it: a name for ``extract`` in a task file."""
 
+# A prompt names its options only in its text. These are one for each letter, with a text that no response has
+# (characters for private use).
+LETTERS_ALONE = tuple(map(chr, range(0xE000, 0xE000 + 26)))
+"""The options of a question whose options are not known, so that only letters are read."""
+
 
 class Metric(Protocol):
     """Scores a response.
@@ -100,8 +105,6 @@ def read_with(reader: str, text: str) -> str:
 def place_of(name: str, text: str, answer: str) -> tuple[int, int] | None:
     """The beginning and the end of an answer that a metric read from a text; None if it does not stand there."""
     if name in ("number", "number_comma", "choice"):
-        from advisor.tasks.metrics.choice import LETTERS_ALONE
-
         found, place = cast(Any, get_metric(name)).read(text, LETTERS_ALONE)
         return place if found == answer else None
     start = text.lower().rfind(answer.lower())

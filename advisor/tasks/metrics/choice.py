@@ -39,11 +39,6 @@ _LISTED = re.compile(r"\s*\(?A\s*[).:][^\n]*\n\s*\(?B\s*[).:]")
 _WITH_TEXT = re.compile(r"(?:option |choice )?[(\[]?([A-Za-z])(?:[).:\]]\s?|$)(.*)", re.IGNORECASE | re.DOTALL)
 _ANYWHERE = re.compile(r"(?<!not )\(([A-Z])\)(?![ ]is[ ](?:not|wrong|in))|\b(?i:option|choice)[ ]([A-Z])\b")
 
-# A prompt names its options only in its text. These are one for each letter, with a text that no response has
-# (characters for private use).
-LETTERS_ALONE = tuple(map(chr, range(0xE000, 0xE000 + 26)))
-"""The options of a question whose options are not known, so that only letters are read."""
-
 
 class ChoiceMetric(Metric):
     """1 if the response names the option that the reference names, else 0."""
