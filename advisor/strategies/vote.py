@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.strategies.strategy import Call, Flow, QuestionText, Reply, Strategy, TrainingData, vote_sizes
-from advisor.tasks.metrics import get_metric
-from advisor.tasks.metrics.choice import LETTERS_ALONE
+from advisor.tasks.metrics import LETTERS_ALONE, get_metric
 from advisor.tasks.task import MAX_RESPONSE, Task, read_answer
 from advisor.tasks.templates import check_pattern
 from ensemble.errors import InputError
