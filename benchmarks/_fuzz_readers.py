@@ -426,7 +426,8 @@ def _app() -> Any:
         raise unavailable("there is no model")
 
     served = ServedModel("tiny", ("a",), "unite", "f", 0)
-    return make_app(SimpleNamespace(submit=submit, refusing=""), served, RequestLimits(), Metrics(), None)
+    engine: Any = SimpleNamespace(submit=submit, refusing="")
+    return make_app(engine, served, RequestLimits(), Metrics(), None)
 
 
 def offline(environment: dict[str, str] | os._Environ[str] = os.environ) -> None:

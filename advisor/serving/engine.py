@@ -1,9 +1,7 @@
 """The thread that runs the decoder: all requests share its batch, and each gets its texts in a stream of events.
 
-A second thread tokenizes prompts: one of a megabyte takes seconds, in which all texts would stand still. A third one
-builds grammars, which take up to a second. The event loop and these threads share only the queues and the number of
-texts. Models are used by the first thread only, and the tokenizers of prompts by the second one only (vocabularies have
-a copy), so they do not have to be thread-safe.
+A second thread tokenizes prompts, and a third one builds grammars, so that no text stands still meanwhile. Models are
+used by the first thread only, and the tokenizers of prompts by the second one only.
 """
 
 from __future__ import annotations
@@ -16,10 +14,11 @@ import queue
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from advisor.models.ask import NO_TOOLS
 from advisor.models.completions import AskedPrompt, ToolChat
@@ -61,38 +60,58 @@ _USUAL_TOKENS = 4096
 """Tokens of a prompt, on average over all texts: more than few-shot prompts have."""
 
 
-class RequestHandler(Protocol):
+class RequestHandler(ABC):
     """What answers requests: a decoder that all requests share, or a strategy that asks several models."""
+
+    def __init__(self, limits: RequestLimits, metrics: Metrics) -> None:
+        self._limits, self._metrics = limits, metrics
+        # Reentrant: a signal handler calls `refuse` in the thread that may be in `submit` right now.
+        self._lock = threading.RLock()
+        self._accepted, self._reason = 0, ""
 
     @property
     def refusing(self) -> str:
         """Why requests are refused; empty where they are accepted."""
-        ...
+        return self._reason
 
     @property
     def idle(self) -> bool:
         """Whether all accepted texts are finished."""
-        ...
-
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start; events are delivered in this loop."""
-        ...
-
-    def submit(self, request: GenerationRequest) -> None:
-        """Accept a request, whose events are what comes of it, or raise a RequestError."""
-        ...
-
-    def cancel(self, request: GenerationRequest) -> None:
-        """Stop the texts of a request that are not finished, and free their places."""
-        ...
+        return self._accepted == 0
 
     def refuse(self, reason: str = STOPPING) -> None:
         """Accept no more requests."""
-        ...
+        with self._lock:
+            self._reason = self._reason or reason
 
+    def _count_in(self, texts: int) -> None:
+        """Count texts as accepted."""
+        with self._lock:
+            if self.refusing:
+                raise unavailable(self.refusing)
+            if self._accepted + texts > self._limits.texts:
+                raise busy(f"the limit of {self._limits.texts} running and waiting texts is reached")
+            self._accepted += texts
+
+    def _count_out(self, texts: int) -> None:
+        with self._lock:
+            self._accepted -= texts
+
+    @abstractmethod
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start; events are delivered in this loop."""
+
+    @abstractmethod
+    def submit(self, request: GenerationRequest) -> None:
+        """Accept a request, whose events are what comes of it, or raise a RequestError."""
+
+    @abstractmethod
+    def cancel(self, request: GenerationRequest) -> None:
+        """Stop the texts of a request that are not finished, and free their places."""
+
+    @abstractmethod
     def stop(self) -> None:
-        """Refuse requests and end; unfinished texts are lost."""
-        ...
+        """Refuse requests and end; unfinished texts are lost. Called outside of the event loop's thread."""
 
 
 @dataclass(slots=True)
@@ -103,14 +122,13 @@ class _Work:
     future: asyncio.Future[Any]  # gets the result, and belongs to the event loop
 
 
-class SharedDecoder:
+class SharedDecoder(RequestHandler):
     """Decodes the texts of all requests together; see :class:`RequestHandler`."""
 
     def __init__(self, ensemble: Ensemble, batch: Batch, limits: RequestLimits, metrics: Metrics) -> None:
+        super().__init__(limits, metrics)
         self._ensemble = ensemble
         self._batch = batch
-        self._limits = limits
-        self._metrics = metrics
         self._decoder: Decoder = ensemble.decoder(batch)
         self._inbox: queue.SimpleQueue[
             _Add | tuple[Literal["cancel"], GenerationRequest] | tuple[Literal["work"], _Work] | None
@@ -118,21 +136,17 @@ class SharedDecoder:
         self._tokenizer, self._builder = Threads(1, "tokenizer"), Threads(1, "grammars")
         self._texts: dict[int, RunningText] = {}
         self._works: list[_Work] = []
-        # Reentrant: a signal handler calls `refuse` in the thread that may be in `submit` right now.
-        self._lock = threading.RLock()
-        self._accepted = 0
         self._next_number = 0
         self._returned = 0.0
         self._most_tokens = limits.texts * _USUAL_TOKENS if limits.tokens is None else limits.tokens
         self._most_characters = self._characters_that_fit()
-        self.refusing = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="decoder", daemon=True)
 
     # Called by the event loop
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the thread of the decoder; events are delivered in this loop."""
+        """See :class:`RequestHandler`."""
         self._loop = loop
         self._thread.start()
 
@@ -147,12 +161,13 @@ class SharedDecoder:
         return self._batch.size
 
     def submit(self, request: GenerationRequest) -> None:
-        """Accept a request; what comes of it are its events."""
+        """See :class:`RequestHandler`."""
         # Counted here, by the event loop: while a long prompt is tokenized, those of other requests wait.
         for prompt in request.prompts:
             self._check_characters(_characters(prompt))
-        first = self._count_in(request.texts)
-        request.numbers = range(first, first + request.texts)
+        self._count_in(request.texts)
+        request.numbers = range(self._next_number, self._next_number + request.texts)
+        self._next_number += request.texts
         self._tokenizer.start(partial(self._read_prompts, request))
 
     def work(self, steps: Generator[None, None, T], texts: int = 1, tokens: int = 0) -> asyncio.Future[T]:
@@ -198,35 +213,14 @@ class SharedDecoder:
         most = [max(32, *map(len, m.vocabulary.representatives)) * limit for m, limit in limits if limit is not None]
         return min(most, default=None)
 
-    def _count_in(self, texts: int) -> int:
-        """Count texts as accepted; return the number of the first of them."""
-        with self._lock:
-            if self.refusing:
-                raise unavailable(self.refusing)
-            if self._accepted + texts > self._limits.texts:
-                raise busy(f"the limit of {self._limits.texts} running and waiting texts is reached")
-            self._accepted += texts
-            self._next_number += texts
-            return self._next_number - texts
-
     def cancel(self, request: GenerationRequest) -> None:
-        """Stop the texts of a request that are not finished, and free their places."""
+        """See :class:`RequestHandler`."""
         # The message may be read before the prompts are: then the mark keeps the texts from being added.
         request.cancelled = True
         self._inbox.put(("cancel", request))
 
-    def refuse(self, reason: str = STOPPING) -> None:
-        """Accept no more requests."""
-        with self._lock:
-            self.refusing = self.refusing or reason
-
-    @property
-    def idle(self) -> bool:
-        """Whether all accepted texts are finished."""
-        return self._accepted == 0
-
     def stop(self) -> None:
-        """Refuse requests, and end the thread after its current step; unfinished texts are lost."""
+        """See :class:`RequestHandler`."""
         self.refuse()
         self._tokenizer.close()
         self._builder.close()
@@ -470,10 +464,6 @@ class SharedDecoder:
         for number in numbers:
             del self._texts[number]
         self._count_out(len(numbers))
-
-    def _count_out(self, texts: int) -> None:
-        with self._lock:
-            self._accepted -= texts
 
 
 def return_freed_memory() -> None:

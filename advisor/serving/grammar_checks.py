@@ -1,7 +1,6 @@
 """Grammars of clients are checked in processes for them alone, so that a hostile one keeps only other grammars waiting.
 
-Most grammars take milliseconds. So each is first tried for a quarter of a second, and what takes longer goes on in a
-second process, with its own queue.
+Each is first tried for a quarter of a second; what takes longer goes on in a second process, with its own queue.
 """
 
 from __future__ import annotations

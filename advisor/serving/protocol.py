@@ -1,8 +1,4 @@
-"""The requests of the OpenAI API: their bodies are checked here and become one type for all endpoints.
-
-A parameter that this server cannot honour is refused by name and never ignored. Only parameters that have no effect on
-the text are accepted unread.
-"""
+"""The requests of the OpenAI API, as one type for all endpoints; what cannot be honoured is refused by name."""
 
 from __future__ import annotations
 
@@ -129,18 +125,22 @@ def _prompt_list(value: object) -> list[str] | list[list[int]]:
     return _TEXTS.validate_python(value)
 
 
-class TextPart(BaseModel):
+class Strict(BaseModel):
+    """A part of a body: no value is converted, and numbers are finite."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class TextPart(Strict):
     """A part of a message; only text is supported."""
 
-    model_config = ConfigDict(strict=True)
     type: Literal["text"]
     text: Text
 
 
-class Message(BaseModel):
+class Message(Strict, extra="allow"):
     """A message of a conversation. Calls of functions and their results are for models behind servers."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[list[TextPart] | None, BeforeValidator(_part_list)] = None
     name: str | None = None
@@ -153,18 +153,16 @@ class Message(BaseModel):
         return "".join(part.text for part in self.content or ())
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(Strict):
     """Options of a stream."""
 
-    model_config = ConfigDict(strict=True)
     include_usage: bool | None = None
 
 
-class RequestBody(BaseModel):
+# Extra fields are kept, so that `refuse_unsupported` can name them.
+class RequestBody(Strict, extra="allow"):
     """The fields that the endpoints for completions and chats have."""
 
-    # Extra fields are kept, so that `refuse_unsupported` can name them.
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
     model: str
     max_tokens: int | None = Field(None, ge=1)
     n: int | None = Field(None, ge=1)
@@ -195,51 +193,45 @@ class CompletionRequest(RequestBody):
         return [prompt for prompt in self.prompt if isinstance(prompt, list)]
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(Strict, extra="allow"):
     """The body of ``/tokenize``."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
     model: str | None = None
     prompt: Text
     add_special_tokens: bool = True
 
 
-class Function(BaseModel):
+class Function(Strict, extra="allow"):
     """A function that a model may call."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
     name: str
 
 
-class Tool(BaseModel):
+class Tool(Strict):
     """A function, as the API gives it; for a choice of one its name is enough."""
 
-    model_config = ConfigDict(strict=True)
     type: Literal["function"]
     function: Function
 
 
-class JsonSchema(BaseModel):
+class JsonSchema(Strict):
     """A JSON schema of ``response_format``; texts always follow it, whether ``strict`` asks for it or not."""
 
-    model_config = ConfigDict(strict=True)
     name: str
     schema_: dict[str, Any] = Field(alias="schema")
     description: str | None = None
     strict: bool | None = None
 
 
-class AnyFormat(BaseModel):
+class AnyFormat(Strict):
     """Any text, or any JSON object."""
 
-    model_config = ConfigDict(strict=True)
     type: Literal["text", "json_object"]
 
 
-class JsonSchemaFormat(BaseModel):
+class JsonSchemaFormat(Strict):
     """A JSON text that is valid by a schema."""
 
-    model_config = ConfigDict(strict=True)
     type: Literal["json_schema"]
     json_schema: JsonSchema
 

@@ -1,8 +1,4 @@
-"""OpenAI's Responses API in terms of chats: its requests become those of chats, and what a chat returns its objects.
-
-So both endpoints have the same prompts, limits and texts. This server keeps no responses, so each request brings the
-whole conversation, as OpenAI's tool runner does it.
-"""
+"""OpenAI's Responses API in terms of chats: its requests become those of chats, and what a chat returns its objects."""
 
 from __future__ import annotations
 
@@ -11,9 +7,18 @@ import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from advisor.serving.protocol import AnyFormat, ChatRequest, JsonSchema, Temperature, Text, TopP, refuse_unsupported
+from advisor.serving.protocol import (
+    AnyFormat,
+    ChatRequest,
+    JsonSchema,
+    Strict,
+    Temperature,
+    Text,
+    TopP,
+    refuse_unsupported,
+)
 from advisor.serving.request import GenerationRequest, RequestError
 from advisor.serving.responses import ChatFormat, ServedModel, event
 
@@ -41,10 +46,9 @@ def _item_type(value: object) -> object:
     return value.get("type", "message") if isinstance(value, dict) else None
 
 
-class InputPart(BaseModel):
+class InputPart(Strict):
     """A part of a message or of what a function returned; only text is supported."""
 
-    model_config = ConfigDict(strict=True)
     type: Literal["input_text", "output_text"]
     text: Text
 
@@ -52,29 +56,26 @@ class InputPart(BaseModel):
 Parts = Annotated[list[InputPart], BeforeValidator(_part_list)]
 
 
-class InputMessage(BaseModel):
+class InputMessage(Strict, extra="allow"):
     """A message of a conversation."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
     content: Parts
 
 
-class InputCall(BaseModel):
+class InputCall(Strict, extra="allow"):
     """A call of a function, which an earlier response made."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
     type: Literal["function_call"]
     call_id: str
     name: str
     arguments: Text
 
 
-class InputResult(BaseModel):
+class InputResult(Strict, extra="allow"):
     """What a function returned."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
     type: Literal["function_call_output"]
     call_id: str
     output: Parts
@@ -92,10 +93,9 @@ Item = Annotated[
 ]
 
 
-class FunctionTool(BaseModel):
+class FunctionTool(Strict, extra="allow"):
     """A function that a model may call; for a choice of one its name is enough."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
     type: Literal["function"]
     name: str
 
@@ -106,17 +106,15 @@ class SchemaFormat(JsonSchema):
     type: Literal["json_schema"]
 
 
-class TextConfig(BaseModel):
+class TextConfig(Strict, extra="allow"):
     """Options of the text."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
     format: AnyFormat | SchemaFormat | None = Field(default=None, discriminator="type")
 
 
-class ResponsesRequest(BaseModel):
+class ResponsesRequest(Strict, extra="allow"):
     """The body of ``/v1/responses``."""
 
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
     model: str
     input: Annotated[list[Item], BeforeValidator(_item_list), Field(min_length=1)]
     instructions: Text | None = None

@@ -107,11 +107,7 @@ def most_connections() -> int:
 
 
 class GracefulServer(uvicorn.Server):
-    """Uvicorn's server, with a stop that finishes all accepted requests.
-
-    At the first signal, new requests get status 503 and ``/health`` says that the server is stopping; uvicorn itself
-    would close its sockets, and clients would see a refused connection. A second signal stops at once.
-    """
+    """Uvicorn's server, with a stop that finishes all accepted requests; new ones get status 503 meanwhile."""
 
     def __init__(
         self,

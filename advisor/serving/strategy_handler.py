@@ -1,8 +1,4 @@
-"""The engine of a strategy: each text asks several models, and the response that wins is sent in pieces.
-
-All requests are tasks of the event loop. A model of this process has a decoder's thread, whose batch they share; a
-model behind a server has as many requests at a time as its line in the pool file allows.
-"""
+"""The engine of a strategy: each text asks several models, and the response that wins is sent in pieces."""
 
 from __future__ import annotations
 
@@ -21,10 +17,10 @@ from advisor.models.response_cache import Response
 from advisor.records import FinishReason
 from advisor.run.asking import Answered, Answerer
 from advisor.run.plan import StrategyPlan
-from advisor.serving.engine import STOPPING, SharedDecoder
+from advisor.serving.engine import RequestHandler, SharedDecoder
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
-from advisor.serving.request import Event, GenerationRequest, Piece, RequestError, busy, prompt_error, unavailable
+from advisor.serving.request import Event, GenerationRequest, Piece, RequestError, prompt_error
 from ensemble.errors import InputError, MemberError, PromptTooLongError, UniteError, first_line
 from ensemble.models.spec import Dialogue
 
@@ -73,8 +69,8 @@ class DecoderModel:
         return Response(last.text, last.new_tokens, reason, seconds, prompt_tokens=tokens)
 
 
-class StrategyHandler:
-    """Answers requests by a strategy; see :class:`advisor.serving.engine.RequestHandler`."""
+class StrategyHandler(RequestHandler):
+    """Answers requests by a strategy; each is a task of the event loop."""
 
     def __init__(
         self,
@@ -84,39 +80,31 @@ class StrategyHandler:
         metrics: Metrics,
         group: str | None = None,
     ) -> None:
+        super().__init__(limits, metrics)
         self._name, self._votes = plan.strategy.name, plan.reader is not None
-        self._models, self._limits, self._metrics, self._group = models, limits, metrics, group
+        self._models, self._group = models, group
         self._answerer = Answerer(plan, models, self._observe)
         self._tasks: dict[GenerationRequest, asyncio.Task[None]] = {}
-        self._accepted = 0
-        self._reason = ""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def refusing(self) -> str:
-        """Why requests are refused: the server stops, or no model can answer any more."""
+        """See :class:`RequestHandler`."""
         if self._reason:
             return self._reason
         # A server may come back at any time, and one model that answers is enough.
         reasons = [model.engine.refusing if isinstance(model, DecoderModel) else "" for model in self._models]
         return reasons[0] if all(reasons) else ""
 
-    @property
-    def idle(self) -> bool:
-        """See :class:`advisor.serving.engine.RequestHandler`."""
-        return self._accepted == 0
-
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """See :class:`advisor.serving.engine.RequestHandler`."""
+        """See :class:`RequestHandler`."""
         self._loop = loop
         for model in self._models:
             if isinstance(model, DecoderModel):
                 model.engine.start(loop)
 
     def submit(self, request: GenerationRequest) -> None:
-        """See :class:`advisor.serving.engine.RequestHandler`."""
-        if self.refusing:
-            raise unavailable(self.refusing)
+        """See :class:`RequestHandler`."""
         if request.settings.alternatives is not None:
             raise RequestError(
                 400,
@@ -128,25 +116,19 @@ class StrategyHandler:
             raise RequestError(
                 400, f"n: the strategy {self._name} gives one answer; send the request again for another", param="n"
             )
-        if self._accepted + request.texts > self._limits.texts:
-            raise busy(f"the limit of {self._limits.texts} running and waiting texts is reached")
-        self._accepted += request.texts
+        self._count_in(request.texts)
         task = asyncio.ensure_future(self._answer_all(request))
         self._tasks[request] = task
         # Not in the task: one that is cancelled before its first step runs none of its code.
         task.add_done_callback(lambda _: self._forget(request))
 
     def cancel(self, request: GenerationRequest) -> None:
-        """See :class:`advisor.serving.engine.RequestHandler`."""
+        """See :class:`RequestHandler`."""
         if request in self._tasks:
             self._tasks[request].cancel()
 
-    def refuse(self, reason: str = STOPPING) -> None:
-        """See :class:`advisor.serving.engine.RequestHandler`."""
-        self._reason = self._reason or reason
-
     def stop(self) -> None:
-        """See :class:`advisor.serving.engine.RequestHandler`; called outside of the event loop's thread."""
+        """See :class:`RequestHandler`."""
         self.refuse()
         if self._loop is not None:
             # The loop is closed after a forced stop.
@@ -162,7 +144,7 @@ class StrategyHandler:
 
     def _forget(self, request: GenerationRequest) -> None:
         del self._tasks[request]
-        self._accepted -= request.texts
+        self._count_out(request.texts)
         self._metrics.running.set(self._accepted)
 
     async def _answer_all(self, request: GenerationRequest) -> None:

@@ -1,7 +1,4 @@
-"""Requests of other ensembles, for which a served model is a member: prompts as token ids, in the format of vLLM.
-
-They are answered by the model alone, with the log-probabilities over its whole vocabulary.
-"""
+"""Requests of other ensembles, for which a served model is a member: prompts as token ids, in the format of vLLM."""
 
 from __future__ import annotations
 
