@@ -77,7 +77,7 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
     all_shots = [shot for shots in demonstrations.values() for shot in shots]
     questions = _questions(definition, source, bank, split, all_shots, seed)
     repeated = len(questions) - len({(question.text, question.choices) for question in questions})
-    if repeated and definition.cluster is None and not definition.follow_ups:
+    if repeated and definition.settings.cluster is None and not definition.settings.follow_ups:
         bank.notes.append(
             f"{split}: {repeated:,} of {len(questions):,} questions repeat an earlier one; with `cluster`, tests "
             "count equal ones as one"
@@ -175,16 +175,17 @@ def _prompt_template(
 
     from ensemble.models.served_task import PromptTemplate
 
-    instructions, group, source = definition.instructions, definition.group, definition.source
-    named = definition.prompt.named | (frozenset() if instructions is None else instructions.named)
+    settings = definition.settings
+    instructions, group, source = settings.instructions, settings.group, settings.source
+    named = settings.prompt.named | (frozenset() if instructions is None else instructions.named)
     shots = {of or "": "".join(f"{bank.shot(shot)}\n\n" for shot in drawn) for of, drawn in demonstrations.items()}
     try:
         return PromptTemplate(
-            question=definition.prompt.source,
+            question=settings.prompt.source,
             instructions=None if instructions is None else instructions.source,
             shots=shots,
-            group=group.source if definition.settings.shots_by_group and group is not None else None,
-            choices=tuple(each.source for each in definition.choices) if "_options" in named else (),
+            group=group.source if settings.shots_by_group and group is not None else None,
+            choices=tuple(each.source for each in settings.choices) if "_options" in named else (),
             variant=definition.variant,
             source=None if source is None else source.source,
         )

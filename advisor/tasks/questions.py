@@ -33,20 +33,12 @@ _MOST_TURNS = 32  # of a conversation; each takes another pass over all question
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A record with its rendered prompt; the rest is rendered only for the questions that are drawn.
+    """A record with its rendered prompt; the rest is rendered only for the questions that are drawn."""
 
-    Attributes:
-        id: Unique in its split.
-        text: The rendered prompt, without shots.
-        choices: The options of a choice task.
-        record: The fields that the reference, the group and the source are rendered from.
-        cluster: What it shares with others, for example a passage; None if the task has no clusters.
-    """
-
-    id: str
-    text: str
+    id: str  # unique in its split
+    text: str  # the rendered prompt, without shots
     choices: tuple[str, ...]
-    record: Record
+    record: Record  # from which the reference, the group and the source are rendered
     cluster: str | None
 
 
@@ -54,7 +46,7 @@ class QuestionBank:
     """The questions of a task by split. Each split is read once."""
 
     def __init__(self, definition: TaskDefinition, source: DataSource) -> None:
-        self._definition, self._source = definition, source
+        self._definition, self._settings, self._source = definition, definition.settings, source
         self._splits: dict[str, list[Question]] = {}
         self.notes: list[str] = []
 
@@ -67,17 +59,17 @@ class QuestionBank:
 
     def group(self, question: Question) -> str | None:
         """The part of the task that a question belongs to; None if the task has no parts."""
-        template = self._definition.group
+        template = self._settings.group
         return None if template is None else template.text(question.record)
 
     def instructions(self, question: Question) -> str:
         """The text before the shots of a question; empty for none."""
-        template = self._definition.instructions
+        template = self._settings.instructions
         return "" if template is None else template.text(question.record)
 
     def examples(self, question: Question, prefix: str) -> tuple[Example, ...]:
         """Render the rest of a question behind its prefix: one example, or one for each turn of a conversation."""
-        if not self._definition.follow_ups:
+        if not self._settings.follow_ups:
             return (self._example(question, prefix),)
         # Not independent: the second response is about the first.
         cluster = question.id if question.cluster is None else question.cluster
@@ -91,7 +83,7 @@ class QuestionBank:
 
     def _follow_ups(self, question: Question) -> list[str]:
         texts: list[str] = []
-        for template in self._definition.follow_ups:
+        for template in self._settings.follow_ups:
             value = template.texts(question.record)
             texts.extend([value] if isinstance(value, str) else value)
         # As for options: a question of two turns can be in a file that has columns for three.
@@ -111,7 +103,7 @@ class QuestionBank:
         problem = get_metric(self._definition.metric).problem(accepted, question.choices)
         if problem is not None:
             raise InputError(f"{question.record.place}: {problem}; correct it, or {self._definition.file}")
-        source = self._definition.source
+        source = self._settings.source
         return Example(
             id=question.id,
             prompt=prefix + question.text,
@@ -125,7 +117,7 @@ class QuestionBank:
 
     def shot(self, question: Question) -> str:
         """Render a question with its answer."""
-        template = self._definition.shot_response
+        template = self._settings.shot_response
         reference = self._reference(question) if template is None else template.text(question.record)
         if not reference:
             raise InputError(f"{question.record.place}: a shot has no response; give `reference` or `shot_response`")
@@ -163,20 +155,20 @@ class QuestionBank:
     def _question(self, split: str, raw: Record) -> Question | None:
         variant = self._definition.variant
         record = raw if variant is None else raw.with_fields(variant=variant)
-        if self._definition.follow_ups:
+        if self._settings.follow_ups:
             record = record.with_fields(_turn=1)
-        choices = choices_of(self._definition.choices, record)
+        choices = choices_of(self._settings.choices, record)
         if choices is None:
             return None
         if choices:
             record = with_options(record, choices)
-        text = self._definition.prompt.text(record)
+        text = self._settings.prompt.text(record)
         if not text.strip():
             raise InputError(f"{record.place}: the prompt is blank; correct the record, or {self._definition.file}")
         return Question(self._id(split, record), text, choices, record, self._cluster(record))
 
     def _id(self, split: str, record: Record) -> str:
-        template = self._definition.id
+        template = self._settings.id
         value = _id_field(record) if template is None else template.value(record)
         if value is None or value == "":
             return "-".join(part for part in (split, record.part, str(record.index)) if part)
@@ -186,7 +178,7 @@ class QuestionBank:
         return str(value)
 
     def _cluster(self, record: Record) -> str | None:
-        template = self._definition.cluster
+        template = self._settings.cluster
         if template is None:
             return None
         label = template.text(record)
@@ -196,7 +188,7 @@ class QuestionBank:
 
     def _reference(self, question: Question) -> str | tuple[str, ...]:
         # A reference that is JSON itself is no list of accepted texts.
-        are_json, templates = self._definition.metric in READERS, self._definition.reference
+        are_json, templates = self._definition.metric in READERS, self._settings.reference
         accepted: list[str] = []
         for template in templates:
             read = template.texts(question.record) if are_json else template.read(question.record, accepted_texts)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, PlainValidator, Tag, WithJsonSchema
+from pydantic import ConfigDict, Discriminator, Field, PlainValidator, Tag, ValidationInfo, WithJsonSchema
 
 from advisor.tasks.task import Mode, Scoring
+from advisor.tasks.templates import Template
 from ensemble.common.schema import Flag, Schema, must, wrong
 
 _MOST = 10**9  # of every count; a number of thousands of digits cannot even be printed
@@ -38,6 +39,22 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(_checked(item) for item in items)
 
 
+def _template(value: Any, info: ValidationInfo) -> Any:
+    """A template of the file that is the context; without a context the text, after a check of its shape."""
+    text = _text(value)
+    return text if info.context is None else Template(text, file=info.context, key=str(info.field_name))
+
+
+def _templates(value: Any, info: ValidationInfo) -> Any:
+    return tuple(_template(text, info) if text.strip() else text for text in _texts(value))
+
+
+def _field(value: Any, info: ValidationInfo) -> Any:
+    text = _text(value)
+    # A text without a template is a field's name: the same cluster or id for all questions would say nothing.
+    return _template(text if "{" in text else f"{{{{{text}}}}}", info)
+
+
 def _stop(value: Any) -> tuple[str, ...]:
     return () if value == [] else _texts(value)
 
@@ -50,8 +67,11 @@ def _scale(value: Any) -> tuple[int, int]:
 
 
 _LISTED: dict[str, Any] = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string", "minLength": 1})]
-Templates = Annotated[tuple[str, ...], PlainValidator(_texts), WithJsonSchema(_LISTED)]
+_TEXT = WithJsonSchema({"type": "string", "minLength": 1})
+Text = Annotated[str, PlainValidator(_text), _TEXT]
+TextTemplate = Annotated[Template, PlainValidator(_template), _TEXT]
+FieldTemplate = Annotated[Template, PlainValidator(_field), _TEXT]
+Templates = Annotated[tuple[Template, ...], PlainValidator(_templates), WithJsonSchema(_LISTED)]
 StopTexts = Annotated[tuple[str, ...], PlainValidator(_stop), WithJsonSchema(_LISTED)]
 Whole = Annotated[
     int, Field(strict=True), must(lambda value: 0 <= value <= _MOST, f"a whole number from 0 to {_MOST:,}")
@@ -133,15 +153,15 @@ class Form(Schema):
 
     model_config = _HAND_WRITTEN
 
-    prompt: Text | None = None
+    prompt: TextTemplate | None = None
     """Renders a question."""
-    choices: Templates | None = None
+    choices: Templates = ()
     """Render the options of a choice task."""
     scoring: Scoring | None = None
     """What decides between the options of a choice task."""
-    instructions: Text | None = None
+    instructions: TextTemplate | None = None
     """Renders the text before the demonstrations."""
-    shot_response: Text | None = None
+    shot_response: TextTemplate | None = None
     """Renders the response of a demonstration."""
     shots: Whole = 0
     """Demonstrations before each question."""
@@ -160,9 +180,9 @@ class TaskFile(Form):
     """The task's name."""
     data: Annotated[Annotated[HubData, Tag("_hub")] | Annotated[FileData, Tag("_files")], Discriminator(_kind_of_data)]
     """Where the records come from."""
-    prompt: Text
+    prompt: TextTemplate
     """Renders a question."""
-    reference: Templates | None = None
+    reference: Templates = ()
     """Renders the accepted texts; only a judge and ``advisor label`` can do without."""
     metric: Text
     """How a response is scored."""
@@ -172,17 +192,17 @@ class TaskFile(Form):
     """The normal form of ``metric: exact_match`` without punctuation, as in SQuAD's script."""
     summary: Text | None = None
     """One line for lists."""
-    id: Text | None = None
+    id: FieldTemplate | None = None
     """The field with a question's id, or a template."""
     variant: Text | None = None
     """The value of ``{{variant}}`` where the task's name has none."""
-    follow_ups: Templates | None = None
+    follow_ups: Templates = ()
     """Render what the user says after the responses to the question."""
-    group: Text | None = None
+    group: TextTemplate | None = None
     """Renders the part of the task that a question belongs to."""
-    cluster: Text | None = None
+    cluster: FieldTemplate | None = None
     """The field that questions on one passage share, or a template."""
-    source: Text | None = None
+    source: TextTemplate | None = None
     """Renders the bare text that encoder-decoder models read."""
     max_new_tokens: AtLeastOne = 256
     """Tokens after which a response is cut off."""

@@ -24,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, cast
@@ -63,36 +63,17 @@ _WAY_OUT = "correct it as docs/how-to/own-task.md says"
 
 @dataclass(frozen=True, slots=True)
 class TaskDefinition:
-    """The content of a task file, with its texts compiled; :class:`advisor.tasks.schema.TaskFile` describes the keys.
+    """A task file, and what follows from its keys, from the variant and from the form that the user chose."""
 
-    Attributes:
-        name: The task's name, with ``:variant`` and ``:form`` if the user chose them.
-        file: The task file, for messages.
-        settings: Its keys as they are written.
-        variant: The value of ``{{variant}}``; None if the file has no variants.
-        digest: SHA-256 of the file's content, without its layout, and of the variant.
-        prompt_digest: SHA-256 of the keys that decide what a model reads and where its response ends.
-    """
-
-    name: str
+    name: str  # with ``:variant`` and ``:form`` if they were chosen
     file: Path
     settings: TaskFile
-    variant: str | None
+    variant: str | None  # the value of ``{{variant}}``; None if the file has no variants
     data: DataSpec
-    id: Template | None
-    prompt: Template
-    follow_ups: tuple[Template, ...]
-    reference: tuple[Template, ...]
-    choices: tuple[Template, ...]
     metric: str
-    instructions: Template | None
-    group: Template | None
-    cluster: Template | None
-    source: Template | None
     extract: str | None
-    shot_response: Template | None
-    digest: str
-    prompt_digest: str
+    digest: str  # SHA-256 of the file's content, without its layout, and of the variant
+    prompt_digest: str  # the same of the keys that decide what a model reads and where its response ends
     rubric: Rubric | None
 
 
@@ -111,14 +92,6 @@ class Texts:
     def template(self, key: str, source: str) -> Template:
         """The template of a text under a key."""
         return Template(source, file=self.file, key=key)
-
-    def optional(self, key: str, source: str | None) -> Template | None:
-        """The template of a text under a key; None for None."""
-        return None if source is None else self.template(key, source)
-
-    def templates(self, key: str, sources: Sequence[str] | None) -> tuple[Template, ...]:
-        """The templates of all texts under a key; none for None."""
-        return tuple(self.template(key, source) for source in sources or ())
 
     def of_mapping(self, key: str, sources: Mapping[str, str]) -> dict[str, Template]:
         """The templates of a mapping's texts, by their keys."""
@@ -175,7 +148,7 @@ def read_definition(path: Path, variant: str | None, *, needs_reference: bool = 
     texts = Texts(str(path))
     whole = validated(TaskFile, values, texts.file, _WAY_OUT, clean=False)
     values, form, variant = _in_form(whole, values, variant, texts)
-    file = validated(TaskFile, values, texts.file, _WAY_OUT, clean=False)
+    file = TaskFile.model_validate(values, context=texts.file)
     name = file.name
     if variant is not None:
         if file.variant is None:
@@ -191,19 +164,9 @@ def read_definition(path: Path, variant: str | None, *, needs_reference: bool = 
         settings=file,
         variant=chosen,
         data=_data_spec(file.data, chosen or "", texts),
-        id=_field("id", file.id, texts),
-        prompt=texts.template("prompt", file.prompt),
-        follow_ups=texts.templates("follow_ups", file.follow_ups),
-        reference=texts.templates("reference", file.reference),
-        choices=texts.templates("choices", file.choices),
         # Another metric, so that votes and run folders need only its name.
         metric="number_comma" if file.decimal == "," else "exact_match_squad" if file.normalise else file.metric,
-        instructions=texts.optional("instructions", file.instructions),
-        group=texts.optional("group", file.group),
-        cluster=_field("cluster", file.cluster, texts),
-        source=texts.optional("source", file.source),
         extract=_LAST_NUMBER if file.extract == "last_number" else texts.pattern("extract", file.extract),
-        shot_response=texts.optional("shot_response", file.shot_response),
         digest=_digest(values, tuple(values), chosen),
         prompt_digest=_digest(values, _PROMPT_KEYS, chosen),
         rubric=None if file.judge is None else rubric_of(file.judge, texts),
@@ -217,9 +180,9 @@ def _check_together(file: TaskFile, texts: Texts, *, needs_reference: bool) -> N
         known = ", ".join(map(metrics.plugins().label, metrics.metric_names()))
         raise texts.error("metric", f"{_shown(file.metric)} is not known; choose among {known}")
     # A judge can grade responses to questions that have no right answer.
-    if needs_reference and file.reference is None and file.metric != JUDGE:
+    if needs_reference and not file.reference and file.metric != JUDGE:
         raise texts.error("reference", "is missing; add it, or label some answers (advisor label)")
-    if (file.choices is not None) != (file.metric == "choice"):
+    if bool(file.choices) != (file.metric == "choice"):
         raise texts.error("choices", "and `metric: choice` go together; give both or neither")
     for name, metric, given in (
         ("decimal", "number", file.decimal),
@@ -231,7 +194,7 @@ def _check_together(file: TaskFile, texts: Texts, *, needs_reference: bool) -> N
             raise texts.error(name, f"goes with `metric: {metric}`; leave it out")
     # An encoder reads one source, and options are no response that a second turn could be about.
     for key, value in (("source", file.source), ("choices", file.choices)):
-        if file.follow_ups is not None and value is not None:
+        if file.follow_ups and value:
             raise texts.error("follow_ups", f"cannot be used with `{key}`; leave out one of them")
     if (file.judge is not None) != (file.metric == JUDGE):
         raise texts.error("judge", "and `metric: judge` go together; give both or neither")
@@ -290,13 +253,6 @@ def rubric_of(judge: JudgeSettings, texts: Texts) -> Rubric:
         scale=scale,
         max_new_tokens=judge.max_new_tokens or _JUDGE_TOKENS,
     )
-
-
-def _field(key: str, source: str | None, texts: Texts) -> Template | None:
-    # A text without a template is a field's name: the same cluster or id for all questions would say nothing.
-    if source is not None and "{" not in source:
-        source = f"{{{{{source}}}}}"
-    return texts.optional(key, source)
 
 
 def _data_spec(data: HubData | FileData, variant: str, texts: Texts) -> DataSpec:
