@@ -49,16 +49,20 @@ def drawings() -> None:
     """For a test that looks at drawings where others have none."""
 
 
-@pytest.fixture
-def no_drawings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def leave_drawings_empty(patch: pytest.MonkeyPatch) -> None:
     """Leave the drawings of reports empty: they take nine tenths of a report's time."""
-    if "drawings" in request.fixturenames:
-        return
     from reports import page
     from reports.sections import ensemble, judge, models, strategies
 
     for module in (page, ensemble, judge, models, strategies):
-        monkeypatch.setattr(module, "both_widths", lambda _: dict.fromkeys(("wide", "narrow"), "<svg></svg>"))
+        patch.setattr(module, "both_widths", lambda _: dict.fromkeys(("wide", "narrow"), "<svg></svg>"))
+
+
+@pytest.fixture
+def no_drawings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the drawings of reports empty, unless the test looks at them."""
+    if "drawings" not in request.fixturenames:
+        leave_drawings_empty(monkeypatch)
 
 
 @pytest.fixture

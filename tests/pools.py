@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +19,15 @@ import pytest
 import torch
 import typer
 import yaml
+from conftest import leave_drawings_empty
 from safetensors.torch import load_file, save_file
 from tiny import byte_tokenizer, save_member, tiny_model, unigram_tokenizer
 
 from advisor import cli
 
+SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml")
+LENIENT = ("--max-gap", "100", "--max-length-ratio", "1e9")
+"""Limits within which the models of :func:`models` fit each other."""
 QUESTIONS = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1, 13)]
 
 
@@ -103,6 +109,27 @@ class Place:
         self.task()
         self.pool(*(str(models / name) for name in ("alpha", "beta", "gamma")))
 
+    def select(self, *options: str) -> Ran:
+        """Run the whole job on the pool and the task, whose models all fit, into the folder `run`."""
+        ran = self.advisor(*SELECT, *LENIENT, "--out", "run", *options)
+        assert ran.status == 0, ran.err
+        return ran
+
+    def json(self, name: str = "run/result.json") -> Any:
+        """The content of a JSON file."""
+        return json.loads((self.folder / name).read_text(encoding="utf-8"))
+
+    def samples(self, split: str | None = None) -> list[dict[str, Any]]:
+        """The questions of the folder `run`."""
+        lines = (self.folder / "run" / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+        return [sample for sample in map(json.loads, lines) if split in (None, sample["split"])]
+
+    def edit(self, change: Callable[[Any], object], name: str = "run/result.json") -> None:
+        """Change the content of a JSON file."""
+        content = self.json(name)
+        change(content)
+        self.write(name, json.dumps(content))
+
     def refused(self, *arguments: str | os.PathLike[str]) -> str:
         """The line that bad input is answered with, nothing having been written."""
         before = self.files()
@@ -144,6 +171,39 @@ def prepare(tmp_path_factory: pytest.TempPathFactory) -> Prepare:
 command_line = cache(typer.main.get_command)
 
 
+def prepare_process(patch: pytest.MonkeyPatch, folder: Path, cache: Path) -> None:
+    """Make a folder the current one, with a cache of its own, for commands that run in this process."""
+    patch.chdir(folder)
+    patch.setenv("MPLCONFIGDIR", matplotlib.get_cachedir())  # it would look for fonts again in a new place
+    patch.setenv("XDG_CACHE_HOME", str(cache))
+    # To search all that pytest holds for freed models takes longer than to run these models.
+    patch.setattr("advisor.models.local_model.gc", SimpleNamespace(collect=lambda: 0))
+    # The parsers of all commands are the same each time.
+    patch.setattr("advisor.cli.typer.main.get_command", command_line)
+
+
+def status_of(patch: pytest.MonkeyPatch, arguments: Sequence[str | os.PathLike[str]]) -> int:
+    """Run the command in this process; its status."""
+    patch.setattr("sys.argv", ["advisor", *map(str, arguments)])
+    try:
+        cli.main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.fixture(scope="session")
+def finished(models: Path, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A run of three models that all fit, which no test changes: its folder, and the command's status and texts."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        prepare_process(patch, folder, folder / "cache")
+        leave_drawings_empty(patch)
+        Place(folder, folder / "cache", lambda: None).job(models)  # type: ignore[arg-type]
+        status = status_of(patch, [*SELECT, *LENIENT, "--out", "run", "--json", "--quiet"])
+    return SimpleNamespace(run=folder / "run", status=status, out=out.getvalue(), err=err.getvalue())
+
+
 @pytest.fixture
 def place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], no_drawings: None
@@ -151,22 +211,11 @@ def place(
     """An empty folder to run the command in, with a cache of its own. Its reports have no drawings."""
     folder, cache = tmp_path / "work", tmp_path / "cache"
     folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("MPLCONFIGDIR", matplotlib.get_cachedir())  # it would look for fonts again in a new place
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    # To search all that pytest holds for freed models takes longer than to run these models.
-    monkeypatch.setattr("advisor.models.local_model.gc", SimpleNamespace(collect=lambda: 0))
-    # The parsers of all commands are the same each time.
-    monkeypatch.setattr("advisor.cli.typer.main.get_command", command_line)
+    prepare_process(monkeypatch, folder, cache)
 
     def advisor(*arguments: str | os.PathLike[str]) -> Ran:
-        monkeypatch.setattr("sys.argv", ["advisor", *map(str, arguments)])
         capfd.readouterr()
-        status = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            status = int(end.code or 0)
+        status = status_of(monkeypatch, arguments)
         captured = capfd.readouterr()
         return Ran(status, captured.out, captured.err)
 

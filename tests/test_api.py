@@ -6,6 +6,7 @@ import gc
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,16 +27,10 @@ def again(place: Place, **options: object) -> SelectResult:
     return select("models.txt", "task.yaml", quiet=True, **options)
 
 
-@pytest.fixture(scope="module")
-def run(models: Path, tmp_path_factory: pytest.TempPathFactory) -> SelectResult:
+@pytest.fixture
+def run(finished: SimpleNamespace) -> SelectResult:
     """A run of three models that all fit."""
-    from pools import Place
-
-    folder = tmp_path_factory.mktemp("api")
-    place = Place(folder, folder / "cache", lambda: None)  # type: ignore[arg-type]
-    place.job(models)
-    options = {"max_gap": 100.0, "max_length_ratio": 1e9, "cache_dir": folder / "cache", "quiet": True}
-    return select(str(folder / "models.txt"), str(folder / "task.yaml"), out=folder / "run", **options)
+    return SelectResult(finished.run)
 
 
 def test_a_run_in_python_writes_the_result_of_the_command_line(place: Place, models: Path) -> None:

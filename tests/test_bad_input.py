@@ -7,19 +7,14 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import huggingface_hub
 import pytest
 from hubserver import COMMIT
-
-if TYPE_CHECKING:
-    from pools import Place
+from pools import LENIENT, SELECT, Place
 
 pytest_plugins = ["hubs", "pools"]
 
-SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml")
-LENIENT = ("--max-gap", "100", "--max-length-ratio", "1e9")
 
 # --- Options, lines of the pool, models ---
 
@@ -132,7 +127,7 @@ def test_a_model_on_the_hub_is_run_and_known_by_its_commit(place: Place, small_h
     place.pool("org/alpha", "org/gamma@main name=other")
     ran = place.advisor(*SELECT, "--no-verify", "--quiet", "--out", "run", *LENIENT)
     assert (ran.status, ran.err) == (0, "")
-    result = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    result = place.json()
     models = result["provenance"]["models"]
     assert [(models[name]["path_or_id"], models[name]["revision"]) for name in ("alpha", "other")] == [
         ("org/alpha", COMMIT),

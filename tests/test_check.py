@@ -176,24 +176,14 @@ def vote(place: Place, prepare: Prepare) -> Place:
         write_log(place, "first.jsonl", dict.fromkeys(MODELS, 0.7), range(600))
         ran = place.advisor("select", "--logs", "first.jsonl", "--out", "run", "--quiet")
         assert ran.status == 0, ran.err
-        assert recommendation(place)["strategy"] in ("vote", "learned_vote")
+        assert place.json()["advice"]["recommendation"]["strategy"] in ("vote", "learned_vote")
 
     prepare("check", place, make)
     return place
 
 
-def result_of(place: Place) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
-    return found
-
-
-def recommendation(place: Place) -> dict[str, Any]:
-    found: dict[str, Any] = result_of(place)["advice"]["recommendation"]
-    return found
-
-
 def best_single(place: Place) -> str:
-    found: str = result_of(place)["strategies"][0]["best_single_model"]
+    found: str = place.json()["strategies"][0]["best_single_model"]
     return found
 
 
@@ -207,7 +197,7 @@ def test_a_vote_that_still_gains_holds(vote: Place) -> None:
     write_log(vote, "new.jsonl", dict.fromkeys(MODELS, 0.7), range(1000, 1300))
     status, found = check(vote, "--logs", "new.jsonl")
     assert (status, found["verdict"], found["n"], found["left_out"]) == (0, "better", 300, 0)
-    told = recommendation(vote)
+    told = vote.json()["advice"]["recommendation"]
     assert (found["strategy"], found["members"]) == (told["strategy"], told["members"])
     assert (found["expected_gain"], found["expected_gain_ci"]) == (told["expected_gain"], told["expected_gain_ci"])
     assert found["measured_gain"] == pytest.approx(found["accuracy"] - found["best_single_accuracy"])
@@ -228,7 +218,7 @@ def test_a_vote_whose_members_got_worse_together_ends_with_status_3(vote: Place)
 def test_another_strategy_of_the_run_is_checked_against_its_own_expected_gain(vote: Place) -> None:
     write_log(vote, "new.jsonl", dict.fromkeys(MODELS, 0.7), range(1000, 1100))
     _, found = check(vote, "--logs", "new.jsonl", "--strategy", "vote")
-    [row] = [row for row in result_of(vote)["strategies"] if row["strategy"] == "vote"]
+    [row] = [row for row in vote.json()["strategies"] if row["strategy"] == "vote"]
     assert (found["expected_gain"], found["expected_gain_ci"]) == (row["expected_gain"], row["expected_gain_ci"])
     assert found["expected_gain"] != row["measured_gain"]
 
@@ -301,12 +291,6 @@ def test_a_log_without_fresh_questions_is_refused(vote: Place) -> None:
     )
 
 
-def edit(place: Place, change: Callable[[dict[str, Any]], object]) -> None:
-    result = result_of(place)
-    change(result)
-    place.write("run/result.json", json.dumps(result))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -318,7 +302,7 @@ def edit(place: Place, change: Callable[[dict[str, Any]], object]) -> None:
     ],
 )
 def test_an_odd_run_is_one_line(vote: Place, change: Callable[[dict[str, Any]], object], message: str) -> None:
-    edit(vote, change)
+    vote.edit(change)
     assert message in vote.refused("check", "run", "--logs", "first.jsonl")
 
 
@@ -389,7 +373,7 @@ def test_models_are_asked_fresh_questions_only_and_score_as_in_evaluate(
 ) -> None:
     cache = "--cache-dir", str(demo_cache(tmp_path_factory) / "unite-advisor")
     for strategy, method in (("unite", "unite"), ("vote", "voting")):
-        members = next(each["members"] for each in result_of(run)["strategies"] if each["strategy"] == strategy)
+        members = next(each["members"] for each in run.json()["strategies"] if each["strategy"] == strategy)
         methods = "--methods", method, "--members", ",".join(members)
         ran = run.advisor("evaluate", "run", "--task", "fresh.yaml", *methods, "--json", "--quiet", *cache)
         assert (ran.status, ran.err) == (0, "")
@@ -423,9 +407,7 @@ def test_without_a_task_fresh_questions_of_the_runs_own_are_asked(
 def test_a_task_of_the_run_that_only_the_user_may_name_is_refused(
     run: Place, settings: dict[str, Any] | None, says: str
 ) -> None:
-    result = result_of(run)
-    result["provenance"]["settings"] = settings
-    run.write("run/result.json", json.dumps(result))
+    run.edit(lambda result: result["provenance"].update(settings=settings))
     assert says in run.refused("check", "run")
 
 
@@ -462,7 +444,7 @@ def raw(run: Place) -> Iterator[Raw]:
             remote = {"address": f"openai:{server.url}#m"}
             result["provenance"]["models"][strategy["members"][0]] = {"remote": remote, "chat_template": "never"}
 
-        edit(run, move)
+        run.edit(move)
         yield server
 
 

@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib
 import pytest
+from pools import LENIENT, SELECT, Place
 
 from advisor import cli
 from advisor.progress import Progress
@@ -31,39 +32,13 @@ from advisor.run.result import Result
 from ensemble.step.trace import Candidate, Step
 from reports.terminal import print_conclusion, print_tables, trace_lines
 
-if TYPE_CHECKING:
-    from pools import Place
-
 pytest_plugins = ["pools"]
 
 ADVISOR = [sys.executable, "-c", "from advisor.cli import main; main()"]
-SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml")
-LENIENT = ("--max-gap", "100", "--max-length-ratio", "1e9")
 HOSTILE = "\x1b[31mred\x1b[0m \x1b]8;;http://evil\x07 \u202eabc\u2066 [bold]b[/] [link=x]y[/] :fire: \x9b2J \x00"
 
 
 # --- A finished run ---
-
-
-@pytest.fixture(scope="module")
-def finished(models: Path, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """A run of three models by a process of its own, with all that it printed."""
-    folder = tmp_path_factory.mktemp("finished")
-    place = SimpleNamespace(folder=folder)
-    from pools import Place
-
-    files = Place(folder, folder / "cache", lambda: None)  # type: ignore[arg-type]
-    files.job(models)
-    done = subprocess.run(
-        [*ADVISOR, *SELECT, *LENIENT, "--out", "run", "--json", "--quiet"],
-        cwd=folder,
-        env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "MPLCONFIGDIR": matplotlib.get_cachedir()},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    place.status, place.out, place.err, place.run = done.returncode, done.stdout, done.stderr, folder / "run"
-    return place
 
 
 def test_json_is_all_on_standard_output_and_quiet_leaves_standard_error_empty(finished: SimpleNamespace) -> None:
@@ -75,7 +50,6 @@ def test_a_run_folder_holds_three_files(finished: SimpleNamespace) -> None:
     assert sorted(path.name for path in finished.run.iterdir()) == ["report.html", "result.json", "samples.jsonl"]
 
 
-@pytest.mark.usefixtures("drawings")
 def test_the_report_is_made_again_from_the_files_alone(place: Place, finished: SimpleNamespace) -> None:
     copy = place.folder / "copy"
     copy.mkdir()
@@ -541,8 +515,6 @@ def runs() -> Iterator[Runs]:
 @pytest.fixture(scope="module")
 def undisturbed(runs: Runs, models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[str]]:
     """What the long job comes to where nothing happens to it."""
-    from pools import Place
-
     folder = tmp_path_factory.mktemp("undisturbed")
     place = Place(folder, folder / "cache", lambda: None)  # type: ignore[arg-type]
     write_long(place, models)

@@ -7,9 +7,10 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pools import SELECT, Place
 from transformers import AutoTokenizer
 
 from advisor.jobs.dry_run import UNKNOWN
@@ -18,12 +19,7 @@ from advisor.models.response_cache import ResponseCache
 from advisor.tasks import load_task
 from advisor.tasks.task import Example
 
-if TYPE_CHECKING:
-    from pools import Place
-
 pytest_plugins = ["pools", "hubs"]
-
-SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml")
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["pools"]
 
-SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", "100", "--max-length-ratio", "1e9")
 METHODS = "unite,gac,average,sweetspan,voting,rerank"
 
 
@@ -32,7 +31,7 @@ def run(place: Place, models: Path, prepare: Prepare) -> Place:
     def make() -> None:
         place.job(models)
         place.task(metric="exact_match")
-        assert place.advisor(*SELECT, "--out", "run", "--quiet").status == 0
+        place.select("--quiet")
 
     prepare("evaluate", place, make)
     return place
@@ -47,7 +46,7 @@ def evaluate(place: Place, *options: str) -> dict[str, Any]:
 
 def test_every_method_stands_beside_the_members_and_a_control(run: Place) -> None:
     found = evaluate(run, "--methods", METHODS)
-    result = json.loads((run.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    result = run.json()
     assert [member["model"] for member in found["members"]] == result["selected"]
     assert [entry["method"] for entry in found["methods"]] == [*METHODS.split(","), "self-consistency"]
     by_name = {entry["method"]: entry for entry in found["methods"]}
@@ -55,7 +54,7 @@ def test_every_method_stands_beside_the_members_and_a_control(run: Place) -> Non
     assert by_name["unite"]["difference"] == result["ensemble"]["difference"]
     assert by_name["gac"]["handled_per_step"] > by_name["unite"]["handled_per_step"] > 0
     assert by_name["unite"]["share_ensembled"] == 1
-    assert json.loads((run.folder / "run" / "evaluation.json").read_text(encoding="utf-8")) == found
+    assert run.json("run/evaluation.json") == found
 
 
 def test_a_method_that_does_not_fit_is_left_out_with_its_reason(run: Place) -> None:
@@ -173,9 +172,9 @@ def test_spans_score_no_options(run: Place) -> None:
 
 def test_the_report_has_the_scores_of_the_corpus(run: Place) -> None:
     run.task([{"question": f"{n}", "answer": f"the answer is {n}"} for n in range(12)], metric="bleu")
-    assert run.advisor(*SELECT, "--out", "run", "--force", "--quiet").status == 0
+    run.select("--force", "--quiet")
     evaluate(run, "--methods", "unite")
-    result = json.loads((run.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    result = run.json()
     text = (run.folder / "run" / "report.html").read_text(encoding="utf-8")
     assert result["ensemble"]["corpus_score"] is not None
     assert text.count("Corpus score</th>") == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from advisor.advice.sequential import look_until_sure
 from advisor.run.result import InterimAnalysis
 
 if TYPE_CHECKING:
-    from pools import Place, Ran
+    from pools import Place
 
 pytest_plugins = ["pools"]
 
@@ -35,22 +34,8 @@ def job(place: Place, models: Path) -> Place:
     return place
 
 
-def select(place: Place, *options: str) -> Ran:
-    ran = place.advisor(
-        *("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", "100"),
-        *("--max-length-ratio", "1000000", "--out", "run", *options),
-    )
-    assert ran.status == 0, ran.err
-    return ran
-
-
-def result_in(place: Place) -> dict[str, Any]:
-    return json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
-
-
 def held_out_in(place: Place) -> list[str]:
-    lines = (place.folder / "run" / "samples.jsonl").read_text(encoding="utf-8").splitlines()
-    return [sample["id"] for sample in map(json.loads, lines) if sample["split"] == "held_out"]
+    return [sample["id"] for sample in place.samples("held_out")]
 
 
 def sure_at(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
@@ -67,8 +52,8 @@ def sure_at(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
 
 
 def test_all_questions_are_asked_in_batches_if_nothing_shows(job: Place) -> None:
-    select(job, "--until-sure")
-    result = result_in(job)
+    job.select("--until-sure")
+    result = job.json()
     assert [look["n"] for look in result["looks"]] == [4, 6, 9, 15]
     assert len(held_out_in(job)) == result["ensemble"]["n"] == 15
     assert "the test is not sure after all 15" in result["advice"]["text"]
@@ -76,41 +61,41 @@ def test_all_questions_are_asked_in_batches_if_nothing_shows(job: Place) -> None
 
 def test_no_more_questions_are_asked_when_the_test_is_sure(job: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     sure_at(monkeypatch, 6)
-    select(job, "--until-sure")
-    result = result_in(job)
+    job.select("--until-sure")
+    result = job.json()
     assert [look["n"] for look in result["looks"]] == [4, 6]
     assert len(held_out_in(job)) == result["ensemble"]["n"] == 6
     assert "after 6 of at most 15" in result["advice"]["text"]
 
 
 def test_the_first_questions_are_those_that_a_limit_asks(job: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    select(job, "--limit", "6")
+    job.select("--limit", "6")
     limited = held_out_in(job)
     (job.folder / "run" / "result.json").unlink()
     sure_at(monkeypatch, 6)
-    select(job, "--until-sure")
+    job.select("--until-sure")
     assert held_out_in(job) == limited
 
 
 def test_a_limit_bounds_the_questions_of_each_split(job: Place) -> None:
-    select(job, "--until-sure", "--limit", "9")
-    result = result_in(job)
+    job.select("--until-sure", "--limit", "9")
+    result = job.json()
     assert result["task"]["n"] == 9
     assert len(held_out_in(job)) == 9
 
 
 def test_a_repeated_run_gives_the_same_result(job: Place) -> None:
-    select(job, "--until-sure")
-    first = result_in(job)
-    select(job, "--until-sure")
-    assert result_in(job) == first
+    job.select("--until-sure")
+    first = job.json()
+    job.select("--until-sure")
+    assert job.json() == first
 
 
 def test_another_set_on_the_same_questions_is_corrected_and_says_so(job: Place) -> None:
-    select(job)
-    first = result_in(job)
-    select(job, "--k", "5", "--force")
-    second = result_in(job)
+    job.select()
+    first = job.json()
+    job.select("--k", "5", "--force")
+    second = job.json()
     assert [look["test"] for look in second["looks"]] == [1, 2]
     assert second["looks"][0] == first["looks"][0]
     [warning] = [text for text in second["advice"]["warnings"] if "looked at" in text]
@@ -120,19 +105,17 @@ def test_another_set_on_the_same_questions_is_corrected_and_says_so(job: Place) 
 
 
 def test_looks_that_cannot_be_read_are_left_out_with_a_note(job: Place) -> None:
-    select(job)
-    damaged = result_in(job)
-    damaged["looks"][0]["members"] = []
-    (job.folder / "run" / "result.json").write_text(json.dumps(damaged), encoding="utf-8")
-    ran = select(job, "--force")
+    job.select()
+    job.edit(lambda result: result["looks"][0].update(members=[]))
+    ran = job.select("--force")
     assert "its looks are not counted" in " ".join(ran.err.split())
     assert "\x1b[2J" not in ran.err
-    assert [look["test"] for look in result_in(job)["looks"]] == [1]
+    assert [look["test"] for look in job.json()["looks"]] == [1]
 
 
 def test_without_a_set_all_questions_are_asked_at_once(place: Place, models: Path) -> None:
     place.task(QUESTIONS)
     place.pool(str(models / "alpha"))
-    ran = select(place, "--until-sure")
+    ran = place.select("--until-sure")
     assert "has no set or vote to test" in " ".join(ran.err.split())
-    assert result_in(place)["looks"] == []
+    assert place.json()["looks"] == []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean, median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,7 +17,7 @@ from advisor.judge.prompts import Shown, judge_task
 from advisor.models.fit import check_pool, free_on, need_of_model, too_large, weights_here
 from advisor.models.job import continued
 from advisor.models.loaded_models import WHILE_LOADING
-from advisor.models.profiler import Said, splits_of, stored_responses, unanswered
+from advisor.models.profiler import splits_of, stored_responses, unanswered
 from advisor.models.resources import device_of, resources_of
 from advisor.models.run_config import BEST, InferenceConfig, RunConfig
 from advisor.progress import Progress
@@ -30,19 +30,18 @@ from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models.choices import ChatTemplate
 from ensemble.models.gguf import check_name
 from ensemble.models.member import Member
+from ensemble.models.memory import gigabytes, rows_that_fit
 from ensemble.models.model_files import check_on_hub, check_tokenizer, load_tokenizer, weights_on_hub
 from ensemble.models.spec import Checkpoint, Dialogue, ModelSpec, Price, Sourced
 from ensemble.runtime.local_runner import LocalRunner
 from ensemble.vocabulary.token_bytes import Vocabulary
 
-if TYPE_CHECKING:
-    from ensemble.models.memory import MemoryNeed
-
-
 SHOWN = 3
 """Prompts that are shown of each model."""
 TOKEN = Price(1e6, 1e6)
 """The price of a token, read or written, where not all prices are known."""
+ROWS = 64
+"""Questions of a batch, if the memory holds so many."""
 
 
 class _TokenizerOnly(Member):
@@ -75,7 +74,11 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
     for entry in config.candidates:
         said = stored.get(entry.name, ({}, {}))
         left = [unanswered(task, each) for task, each in zip(splits_of(config), said, strict=False)]
-        prompts = _questions(config.dev, said[0], inference)
+        # The questions with the responses that are stored, and a mark for each of the others.
+        known_or_not = {example.id: said[0].get(example.id, UNKNOWN) for example in config.dev.examples}
+        examples = continued(config.dev, known_or_not).examples
+        missing = [sum(response == UNKNOWN for _, response in example.exchanges) for example in examples]
+        prompts = _Prompts(examples, missing, inference.limit(config.dev), tokens_written(config.dev, inference))
         plan = _plan(entry, inference, prompts, sum(left), problems[entry.name], config.dev)
         models.append({**plan, "profiling": left[0], "alone": sum(left[1:])})
     judges, sets = [], decoded_sets(config)
@@ -86,8 +89,12 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
             problem = problem_of(judge, judge_inference)
             judges.append(_plan(judge, judge_inference, shown, verdicts(config, written_anew(config)), problem, task))
     readers = _readers(config, problems)
-    every = [*models, *readers, *judges]
-    together = plan_together(models, config.rules.max_models) if config.held_out is not None else None
+    every, verifies = [*models, *readers, *judges], config.held_out is not None
+    # A judge may be a candidate. Without held-out questions no model is needed whose responses are stored.
+    needed = {plan["model"]: plan for plan in every if verifies or plan["questions"]}
+    # All held-out questions, and then the set.
+    phases = 3 if verifies and len(config.candidates) > 1 else len(splits_of(config))
+    together = plan_together(models, config.rules.max_models) if verifies else None
     prices = [plan["price"] for plan in every if plan["price"] is not None]
     return {
         "task": config.dev.name,
@@ -97,7 +104,7 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
         "readers": readers,
         "judges": judges,
         "together": together,
-        "loading": _loading(config, every),
+        "loading": plan_loads(list(needed.values()), phases),
         "problems": [plan["problem"] for plan in every if plan["problem"] is not None],
         "total": {
             "profiling": sum(model["profiling"] for model in models),
@@ -157,27 +164,12 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
     return plans
 
 
-def _loading(config: RunConfig, plans: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    verifies = config.held_out is not None
-    # A judge may be a candidate. Without held-out questions no model is needed whose responses are stored.
-    needed = {plan["model"]: plan for plan in plans if verifies or plan["questions"]}
-    # All held-out questions, and then the set.
-    return plan_loads(list(needed.values()), 3 if verifies and len(config.candidates) > 1 else len(splits_of(config)))
-
-
 def _has_to_come(entry: ModelSpec) -> bool:
     """Whether even the tokenizer would be a large download: in GGUF it is in the file of the weights."""
     checkpoint = entry.checkpoint
     if checkpoint.is_remote or checkpoint.gguf is None or checkpoint.is_local:
         return False
     return weights_here(entry.name, checkpoint) is None
-
-
-def _questions(task: Task, said: Said, inference: InferenceConfig) -> _Prompts:
-    """The questions with the responses that are stored, and a mark for each of the others."""
-    examples = continued(task, {example.id: said.get(example.id, UNKNOWN) for example in task.examples}).examples
-    missing = [sum(response == UNKNOWN for _, response in example.exchanges) for example in examples]
-    return _Prompts(examples, missing, inference.limit(task), tokens_written(task, inference))
 
 
 def _plan(
@@ -214,12 +206,14 @@ def _encoded(
     entry: ModelSpec, template: ChatTemplate, examples: Sequence[Example], problem: str | None
 ) -> tuple[list[dict[str, Any]], list[int], str | None]:
     """The first prompts as the model gets them, the tokens of all, and why the tokenizer cannot be used."""
-    inputs = [_text(entry, example) for example in examples]
+    sides = None if entry.checkpoint.is_remote else entry.checkpoint.sides
+    # A translation model may read the bare source. Only encoder-decoder models have languages.
+    reads_source = sides is not None and bool(sides.key()) and sides.reads != "prompt"
+    given = [example.model_input for example in examples]
+    inputs = [(each.source if reads_source else each.prompt) if isinstance(each, Sourced) else each for each in given]
     texts = [each.text if isinstance(each, Dialogue) else each for each in inputs[:SHOWN]]
     plain = [{"id": each.id, "text": text, "tokens": None} for each, text in zip(examples[:SHOWN], texts, strict=True)]
-    if problem is not None or _has_to_come(entry):
-        return plain, [], None
-    if not entry.can_decode:
+    if problem is not None or _has_to_come(entry) or not entry.can_decode:
         return plain, [], None
     try:
         member = _tokenizer_only(entry, entry.chat_template or template)
@@ -233,16 +227,6 @@ def _encoded(
         for example, ids in zip(examples[:SHOWN], encoded, strict=False)
     ]
     return shown, [len(ids) for ids in encoded], None
-
-
-def _text(entry: ModelSpec, example: Example) -> str | Dialogue:
-    """What a model reads of a question: a translation model may read the bare source instead of the prompt."""
-    given = example.model_input
-    if not isinstance(given, Sourced):
-        return given
-    sides = None if entry.checkpoint.is_remote else entry.checkpoint.sides
-    # Only encoder-decoder models have languages; a causal model reads the prompt.
-    return given.source if sides is not None and sides.key() and sides.reads != "prompt" else given.prompt
 
 
 def _tokenizer_only(entry: ModelSpec, template: ChatTemplate) -> Member:
@@ -333,10 +317,6 @@ def say_judging(config: RunConfig, rubric: Rubric, progress: Progress, sets: dic
         progress.say(f"{begin}; {plan['problem']}" if plan["problem"] else begin)
 
 
-ROWS = 64
-"""Questions of a batch, if the memory holds so many."""
-
-
 def tokens_written(task: Task, inference: InferenceConfig) -> int:
     """Tokens of a response at most; 0 for choice tasks, whose options are read and scored."""
     return 0 if task.metric == "choice" else inference.limit(task)
@@ -390,8 +370,9 @@ def plan_model(
     need = need_of_model(entry, inference.dtype, place)
     if need is None:
         return plan
-    # The weights decide whether it fits, because a batch becomes smaller where memory is short.
-    rows = inference.batch_size or rows_of(need, plan["free"], prompt + new)
+    # The weights decide whether it fits, because a batch becomes smaller where memory is short, as in `local_model`.
+    left = None if plan["free"] is None else plan["free"] - need.weights
+    rows = inference.batch_size or min(ROWS, rows_that_fit(need.per_token, prompt + new, left) or ROWS)
     fits = None if plan["free"] is None else need.weights <= plan["free"]
     return {
         **plan,
@@ -405,14 +386,6 @@ def plan_model(
         "problem": too_large({entry.name: need}, place, plan["free"]) if fits is False else None,
         "need": need,
     }
-
-
-def rows_of(need: MemoryNeed, free: int | None, tokens: int) -> int:
-    """Questions of a batch, as :mod:`advisor.models.local_model` chooses them."""
-    from ensemble.models.memory import rows_that_fit
-
-    left = None if free is None else free - need.weights
-    return min(ROWS, rows_that_fit(need.per_token, tokens, left) or ROWS)
 
 
 def download_size(checkpoint: Checkpoint) -> int | None:
@@ -430,14 +403,11 @@ def download_size(checkpoint: Checkpoint) -> int | None:
 
 def plan_loads(plans: Sequence[dict[str, Any]], phases: int) -> dict[str, Any] | None:
     """Which models of this process stay loaded through all phases of a run, and which leave; None if it loads none."""
-    by_device: dict[str, list[dict[str, Any]]] = {}
-    for plan in plans:
-        if plan["need"] is not None and plan["resources"] is None and plan["problem"] is None:
-            by_device.setdefault(plan["device"], []).append(plan)
+    by_device = _by_device([plan for plan in plans if plan["problem"] is None])
     staying, leaving = list[str](), list[str]()
     for each in by_device.values():
         # The largest stay, because they take longest to load again.
-        stay, leave = sorted(each, key=lambda plan: -plan["weights"]), list[dict[str, Any]]()
+        stay, leave = each, list[dict[str, Any]]()
         while stay and not _stay_loaded(stay, leave):
             leave.append(stay.pop())
         staying += [plan["model"] for plan in stay]
@@ -455,17 +425,21 @@ def _stay_loaded(stay: Sequence[dict[str, Any]], leave: Sequence[dict[str, Any]]
     return free is not None and weights + max(own + others) <= free
 
 
+def _by_device(plans: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The plans of models in this process by their device, the largest first; a cluster has nodes of its choice."""
+    by_device: dict[str, list[dict[str, Any]]] = {}
+    for plan in sorted((each for each in plans if each["need"] is not None), key=lambda each: -each["weights"]):
+        if plan["resources"] is None:
+            by_device.setdefault(plan["device"], []).append(plan)
+    return by_device
+
+
 def plan_together(plans: Sequence[dict[str, Any]], most: int) -> dict[str, Any] | None:
     """The bytes of the largest set of at most `most` members, on the device where it needs most; None for one model."""
-    by_device: dict[str, list[dict[str, Any]]] = {}
-    for plan in plans:
-        # On a cluster each set has a node of its choice.
-        if plan["need"] is not None and plan["resources"] is None:
-            by_device.setdefault(plan["device"], []).append(plan)
     found = []
-    for device, each in by_device.items():
+    for device, each in _by_device(plans).items():
         # Which models will be chosen is not known yet, so the largest ones count.
-        largest = sorted(each, key=lambda plan: -plan["weights"])[:most]
+        largest = each[:most]
         memory, free = sum(plan["weights"] for plan in largest), largest[0]["free"]
         names = [plan["model"] for plan in largest]
         fits = None if free is None else memory <= free
@@ -475,8 +449,6 @@ def plan_together(plans: Sequence[dict[str, Any]], most: int) -> dict[str, Any] 
 
 def memory(count: int | None) -> str:
     """Bytes, or "unknown"."""
-    from ensemble.models.memory import gigabytes
-
     return "unknown" if count is None else gigabytes(count)
 
 
@@ -513,25 +485,16 @@ def set_summary(together: Mapping[str, Any] | None) -> Iterator[str]:
         )
 
 
-def loading_line(loading: Mapping[str, Any] | None) -> Iterator[str]:
-    """Which models of a plan stay loaded, in one line; none if this process loads none."""
-    if loading is not None:
-        stay, leave = (", ".join(loading[key]) for key in ("stay", "leave"))
-        loads = f"at most {counted(loading['loads'], 'load')}"
-        if not leave:
-            yield f"loading      all models stay loaded from the first to the last phase, {loads}"
-        else:
-            yield f"loading      stays loaded: {stay or 'no model'}; leaves for others: {leave}; {loads}"
-
-
 def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     """A dry run for a terminal. Prompts come from files, so control characters are shown as their numbers."""
     asked = [("", model) for model in plan["models"]]
     asked += [(f"{reader['role']} ", reader) for reader in plan["readers"]]
     asked += [("judge ", judge) for judge in plan["judges"]]
     for role, model in asked:
-        for line in _prompt_lines(f"{role}{model['model']}", model["prompts"]):
-            yield visible(line, keep_lines=True)
+        for n, prompt in enumerate(model["prompts"], start=1):
+            tokens = "unknown number of" if prompt["tokens"] is None else f"{prompt['tokens']:,}"
+            place = f"prompt {n} of {len(model['prompts'])} ({prompt['id']}, {tokens} tokens)"
+            yield visible(f"--- {role}{model['model']}, {place}\n{prompt['text']}", keep_lines=True)
     yield ""
     for role, model in asked:
         yield visible(f"{role}{model_line(model)}")
@@ -543,7 +506,12 @@ def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
                 f"  prompts of {tokens['min']:,} to {tokens['max']:,} tokens, median {tokens['median']:,}; {written}"
             )
     yield from set_summary(plan["together"])
-    yield from map(visible, loading_line(plan["loading"]))
+    if (loading := plan["loading"]) is not None:
+        stay, leave = (", ".join(loading[key]) for key in ("stay", "leave"))
+        which = f"stays loaded: {stay or 'no model'}; leaves for others: {leave};"
+        if not leave:
+            which = "all models stay loaded from the first to the last phase,"
+        yield visible(f"loading      {which} at most {counted(loading['loads'], 'load')}")
     total = plan["total"]
     yield f"profiling    {counted(total['profiling'], 'generation')}; what the cache has is subtracted"
     if plan["held_out"] is not None:
@@ -555,7 +523,8 @@ def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     if total["price"] is None:
         yield "price        no prices in the pool file"
     else:
-        yield f"price        at most {price(total['price'])} for {_whose(total)}"
+        whose = ["single models", *["the fusion"] * bool(total["reading"]), *["judges"] * bool(total["judging"])]
+        yield f"price        at most {price(total['price'])} for {join(whose)}"
     said = {model["problem"] for _, model in asked}
     yield from problem_lines([problem for problem in plan["problems"] if problem not in said])
     yield "Nothing was run or written."
@@ -565,15 +534,3 @@ def problem_lines(problems: Sequence[str]) -> Iterator[str]:
     """What keeps a run from working, one line each, besides what the models' own lines say."""
     for problem in problems:
         yield visible(f"problem      {problem}")
-
-
-def _whose(total: Mapping[str, Any]) -> str:
-    parts = ["single models", *(["the fusion"] if total["reading"] else []), *(["judges"] if total["judging"] else [])]
-    return join(parts)
-
-
-def _prompt_lines(name: str, shown: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for n, prompt in enumerate(shown, start=1):
-        tokens = "unknown number of" if prompt["tokens"] is None else f"{prompt['tokens']:,}"
-        yield f"--- {name}, prompt {n} of {len(shown)} ({prompt['id']}, {tokens} tokens)"
-        yield prompt["text"]
