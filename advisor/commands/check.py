@@ -11,13 +11,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from advisor.advice.drift import (
-    Judgement,
-    change_interval,
-    judge_accuracy,
-    judge_gain,
-    paired_gain,
-)
+from advisor.advice.drift import Judgement, change_interval, judge_accuracy, judge_gain, paired_gain
 from advisor.advice.gain import Gain
 from advisor.advice.recommendation import describe_gain
 from advisor.commands.command_line import GATE_FAILED, command_line, print_json
@@ -46,9 +40,9 @@ from advisor.run.result import EnsembleResult
 from advisor.statistics import Interval, accuracy_interval, cluster_interval, scores
 from advisor.strategies.fusion import Fusion
 from advisor.strategies.replay import replay
-from advisor.strategies.strategy import AnsweredSplit, Decoded, Single, Strategy
+from advisor.strategies.strategy import Decoded, Single, Strategy
 from advisor.strategies.vote import can_vote
-from advisor.tasks.task import Example, Task, clusters_of, sha256
+from advisor.tasks.task import Example, clusters_of, sha256
 from ensemble.common.files import default_cache_dir
 from ensemble.common.text import counted, visible
 from ensemble.errors import InputError, MemberError
@@ -190,7 +184,16 @@ def _from_models(
         if decodes and entry.name in strategy.members and not entry.can_decode:
             raise InputError(why_not_decodable(entry.name))
     check_servers(entries, options, str(options.run), is_trusted=options.pool is not None)
-    whole = _load_whole(run, options, progress)
+    task = run.result.task
+    # The option's seed draws fresh questions. The run's seed drew its shots, which are in all of its prompts.
+    shots = task.shots if options.shots is None else options.shots
+    whole = load_split(replace(options, shots=shots, limit=None), options.split, task.seed or 0)
+    whole.check_allowed()
+    if task.prompt is not None and (task.prompt, task.metric) != (whole.signature.prompt, whole.metric):
+        progress.say(
+            f"{whole.name} has other prompts or another metric than the run (its task was {task.name}), so a "
+            "change may come from that"
+        )
     if strategy.COUNTS and not can_vote(whole):
         raise InputError(
             f"--task {options.task}: the strategy {strategy.name} counts short, fixed answers, which its metric "
@@ -205,19 +208,16 @@ def _from_models(
     judges = judges_beside(run, options, whole)
     limit, place = options.limit or LIMIT, f"--split {options.split} of {whole.name}"
     numbers, left_out = _draw_fresh(whole.examples, known, limit, seed, place, "another --split or --task")
-    task = replace(whole, examples=tuple(whole.examples[n] for n in numbers))
+    asked = replace(whole, examples=tuple(whole.examples[n] for n in numbers))
     # As in the run, whose responses had this limit and were decoded so.
-    inference = replace(
-        InferenceConfig.from_options(options),
-        max_new_tokens=options.max_new_tokens or limits_of_run(run)[0],
-    )
+    options = replace(options, max_new_tokens=options.max_new_tokens or limits_of_run(run)[0])
     measured = run.result.ensemble
     config = RunConfig(
         candidates=entries,
-        dev=task,
+        dev=asked,
         held_out=None,
         rules=Limits(),
-        inference=inference,
+        inference=InferenceConfig.from_options(options),
         seed=seed,
         cache_dir=options.cache_dir or default_cache_dir(),
         command=command_line(),
@@ -230,31 +230,15 @@ def _from_models(
     with open_session(config, progress, {config.dev.split: 1}) as (cache, _):
         profiler, _ = open_profiler(config, cache, progress)
         # A set that decodes together needs no answers of its members alone.
-        asked = (promise.best_single_model,) if decodes or strategy.responses_per_member > 1 else promise.models
-        alone = profiler.alone(asked, task)
+        needed = (promise.best_single_model,) if decodes or strategy.responses_per_member > 1 else promise.models
+        alone = profiler.alone(needed, asked)
         for name, reason in profiler.failures.items():
             raise MemberError(reason, of=name)
-        answers = play_with_models(
-            profiler, strategy.members, strategy.flow, task, alone, seed, strategy.name
-        ).replay.profile
+        played = play_with_models(profiler, strategy.members, strategy.flow, asked, alone, seed, strategy.name)
+        answers = played.replay.profile
         if isinstance(strategy, Fusion):
-            answers = profiler.graded(answers, strategy.members, task)
-    return _Fresh(options.split, task.name, left_out, answers, alone[promise.best_single_model], clusters_of(task))
-
-
-def _load_whole(run: Run, options: CheckOptions, progress: Progress) -> Task:
-    """All questions of a split, with the demonstrations and the dev questions of the run."""
-    task = run.result.task
-    # The option's seed draws fresh questions. The run's seed drew its shots, which are in all of its prompts.
-    shots = task.shots if options.shots is None else options.shots
-    whole = load_split(replace(options, shots=shots, limit=None), options.split, task.seed or 0)
-    whole.check_allowed()
-    if task.prompt is not None and (task.prompt, task.metric) != (whole.signature.prompt, whole.metric):
-        progress.say(
-            f"{whole.name} has other prompts or another metric than the run (its task was {task.name}), so a "
-            "change may come from that"
-        )
-    return whole
+            answers = profiler.graded(answers, strategy.members, asked)
+    return _Fresh(options.split, asked.name, left_out, answers, alone[promise.best_single_model], clusters_of(asked))
 
 
 def _from_logs(
@@ -267,8 +251,11 @@ def _from_logs(
             f"--logs: {', '.join(strategy.members)} write a new text together ({strategy.name}), and logs have the "
             "answers of models alone; leave out --logs, or name another strategy with --strategy"
         )
-    if options.metric is None and options.task is None:
-        options = replace(options, metric=_scoring_of_run(run))
+    scoring = run.result.provenance.scoring
+    if options.metric is None and options.task is None and scoring is not None:
+        # As the responses of the run were scored.
+        words = (scoring.metric, scoring.extract)
+        options = replace(options, metric=":".join(each for each in words if each is not None))
     logs = read_logs(options, promise.models, progress.say)
     if strategy.COUNTS and not logs.can_vote:
         raise InputError(
@@ -277,35 +264,23 @@ def _from_logs(
         )
     numbers, left_out = _draw_fresh(logs.examples, known, options.limit, options.seed, "--logs", "another log")
     asked = logs.part("logs", numbers, options.seed)
-    answers = _answers(strategy, asked)
-    single = asked.profiles[promise.best_single_model]
-    clusters = None if logs.clusters is None else [logs.clusters[n] for n in numbers]
-    return _Fresh("logs", logs.name, left_out, answers, single, clusters)
-
-
-def _scoring_of_run(run: Run) -> str | None:
-    """The value of ``--metric`` that scores a log's responses as those of the run were scored."""
-    scoring = run.result.provenance.scoring
-    if scoring is None or scoring.extract is None:
-        return None if scoring is None else scoring.metric
-    return f"{scoring.metric}:{scoring.extract}"
-
-
-def _answers(strategy: Strategy, split: AnsweredSplit) -> Profile:
-    """The answers of a strategy by the responses of a log."""
-    replayed = replay(strategy, split)
+    replayed = replay(strategy, asked)
     if replayed is None:
-        fewest = min(len(split.draws.get(name, ())) for name in strategy.members)
+        fewest = min(len(asked.draws.get(name, ())) for name in strategy.members)
         raise InputError(
             f"--logs: {', '.join(strategy.members)} has {counted(max(fewest, 1), 'response')} to each question, and "
             f"the strategy needs {strategy.responses_per_member}; give a log with more"
         )
-    return replayed.profile
+    single = asked.profiles[promise.best_single_model]
+    clusters = None if logs.clusters is None else [logs.clusters[n] for n in numbers]
+    return _Fresh("logs", logs.name, left_out, replayed.profile, single, clusters)
 
 
 def _result(promise: _Promise, fresh: _Fresh, min_gain: float, seed: int) -> dict[str, Any]:
     profile, n = fresh.strategy, len(fresh.strategy.answers)
-    accuracy, accuracy_ci = profile.accuracy, _accuracy_interval(fresh, seed)
+    accuracy, accuracy_ci = profile.accuracy, accuracy_interval(profile, ALPHA, seed)
+    if fresh.clusters is not None:
+        accuracy_ci = cluster_interval(scores(profile), fresh.clusters, ALPHA, (0.0, 1.0))
     gain: Gain | None = None
     if promise.is_baseline:
         found = judge_accuracy(accuracy, accuracy_ci, promise.accuracy, promise.accuracy_ci, n)
@@ -341,12 +316,6 @@ def _result(promise: _Promise, fresh: _Fresh, min_gain: float, seed: int) -> dic
     }
 
 
-def _accuracy_interval(fresh: _Fresh, seed: int) -> Interval:
-    if fresh.clusters is None:
-        return accuracy_interval(fresh.strategy, ALPHA, seed)
-    return cluster_interval(scores(fresh.strategy), fresh.clusters, ALPHA, (0.0, 1.0))
-
-
 _BEGINNINGS = {
     "better": "The recommendation holds.",
     "equal": "The recommendation holds.",
@@ -356,10 +325,7 @@ _BEGINNINGS = {
 
 
 def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None, accuracy: float) -> str:
-    strategy = promise.strategy
-    n = len(fresh.strategy.answers)
-    what = str(strategy)
-    scored = f"{what}: {accuracy:.1f} points on {counted(n, 'fresh question')}"
+    scored = f"{promise.strategy}: {accuracy:.1f} points on {counted(len(fresh.strategy.answers), 'fresh question')}"
     if gain is None:
         figures = f"{scored}, and {promise.accuracy:.1f} in the run"
     else:
@@ -373,9 +339,8 @@ def _text(promise: _Promise, fresh: _Fresh, found: Judgement, gain: Gain | None,
     if found.questions is not None:
         parts.append(f"About {found.questions:,} fresh ones would tell.")
     if errors := fresh.strategy.errors:
-        parts.append(
-            f"{counted(errors, 'question')} without a response {'counts' if errors == 1 else 'count'} as wrong."
-        )
+        counts = "counts" if errors == 1 else "count"
+        parts.append(f"{counted(errors, 'question')} without a response {counts} as wrong.")
     if fresh.left_out:
         parts.append(f"Left out, because the run has them: {counted(fresh.left_out, 'question')}.")
     return " ".join(parts)

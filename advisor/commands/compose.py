@@ -155,7 +155,9 @@ def _compose(members: Sequence[ModelSpec], vllm: Mapping[str, ServerAddress], fi
 
 def _server(members: Sequence[ModelSpec], vllm: Mapping[str, ServerAddress], file: Path) -> Any:
     """The service of ``advisor serve``."""
-    paths = _local_paths(members)
+    # Local models, and local tokenizers of models behind servers.
+    tokenizers = [member.tokenizer for member in members if member.can_decode]
+    paths = list(dict.fromkeys(each.absolute.path_or_id for each in tokenizers if each.is_local))
     addresses = [member.checkpoint for member in members if member.checkpoint.is_remote]
     folder = absolute(file.parent)
     # The export has paths relative to itself for models beside it, so with local models it keeps its place.
@@ -230,15 +232,6 @@ def _scraped(vllm: Mapping[str, ServerAddress]) -> Any:
     targets = {"advisor": ["advisor:8000"], "vllm": [f"{name}:8000" for name in vllm]}
     jobs = [{"job_name": job, "static_configs": [{"targets": places}]} for job, places in targets.items() if places]
     return {"global": {"scrape_interval": "15s"}, "scrape_configs": jobs}
-
-
-def _local_paths(members: Sequence[ModelSpec]) -> list[str]:
-    """Local models, and local tokenizers of models behind servers."""
-    found: dict[str, None] = {}
-    for member in members:
-        if member.can_decode and member.tokenizer.is_local:
-            found[member.tokenizer.absolute.path_or_id] = None
-    return list(found)
 
 
 def _extras(members: Sequence[ModelSpec]) -> list[str]:

@@ -55,21 +55,8 @@ from reports.terminal import print_methods
 
 
 def evaluate(options: EvaluateOptions) -> None:
-    """Evaluate, write ``evaluation.json`` and the report, and print the methods."""
-    evaluation = _evaluate(options, Progress(quiet=options.quiet))
-    content = written(evaluation)
-    # Before the report, which reads it.
-    write_json(options.run / "evaluation.json", content)
-    write_report(options.run)
-    if options.as_json:
-        print_json(content)
-    else:
-        print_methods(evaluation)
-
-
-def _evaluate(options: EvaluateOptions, progress: Progress) -> Evaluation:
-    """Score methods, and every member alone, on the same questions."""
-    run = Run.open(options.run)
+    """Score methods, and every member alone; write ``evaluation.json`` and the report, and print the methods."""
+    run, progress = Run.open(options.run), Progress(quiet=options.quiet)
     config = with_devices(evaluation_config(run, options, command_line()), progress)
     methods = split_names(options.methods)
     method_options = learned_options(run, methods, config)
@@ -86,15 +73,22 @@ def _evaluate(options: EvaluateOptions, progress: Progress) -> Evaluation:
                 number, first = counted(len(unread), "response"), unread[0]
                 progress.say(f"{profile.model}: no answer in {number}; {first.id}, for example: {first.problem}")
     judge = evaluator.judge
-    task = judge.sign(evaluator.task) if judge else evaluator.task
+    task, judged = evaluator.task, None
     recorded = provenance_of_run(config, evaluator.profiler, methods, judge)
-    judged = None
     if judge:
-        names = [profile.model for profile in profiles]
+        task, names = judge.sign(task), [profile.model for profile in profiles]
         sets = {name_of_set(name, names): answers for name, answers in evaluator.answers.items()}
         responses = {**dict(zip(names, profiles, strict=True)), **sets}
         judged = judge_section(judge, [(task, responses)], names, seed=config.seed)
-    return evaluation_of(profiles, results, config, task, recorded, judged)
+    evaluation = evaluation_of(profiles, results, config, task, recorded, judged)
+    content = written(evaluation)
+    # Before the report, which reads it.
+    write_json(options.run / "evaluation.json", content)
+    write_report(options.run)
+    if options.as_json:
+        print_json(content)
+    else:
+        print_methods(evaluation)
 
 
 def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunConfig:
@@ -107,9 +101,9 @@ def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunCo
         plugins().check(method)
         if method not in list_methods():
             raise InputError(f"--methods {method}: not one of {', '.join(list_methods())}")
-    _check_unique("--methods", methods)
-    _check_unique("--members", members)
-    seed, weights = options.seed, options.weights
+    for option, names in (("--methods", methods), ("--members", members)):
+        if repeated := next((name for name, count in Counter(names).items() if count > 1), None):
+            raise InputError(f"{option}: {repeated} appears twice; name each once")
     candidates = entries_as(candidates_of_run(run, members, trusted=options.trust_remote_code), options)
     if len(candidates) < 2:
         raise InputError(
@@ -117,13 +111,13 @@ def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunCo
             "its candidates with --members"
         )
     check_servers(candidates, options, str(options.run))
-    evaluated = load_split(options, options.split, seed)
+    evaluated = load_split(options, options.split, options.seed)
     evaluated.check_allowed()
     judges = judges_beside(run, options, evaluated)
     dev = evaluated
     # Without such weights a missing dev split must not end the command.
-    if weights == ACCURACY:
-        dev = load_split(options, "dev", seed)
+    if options.weights == ACCURACY:
+        dev = load_split(options, "dev", options.seed)
         _check_disjoint(evaluated, dev)
     return RunConfig(
         candidates=candidates,
@@ -131,11 +125,11 @@ def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunCo
         held_out=evaluated,
         rules=Limits(),
         inference=InferenceConfig.from_options(options),
-        seed=seed,
+        seed=options.seed,
         cache_dir=options.cache_dir or default_cache_dir(),
         command=command,
         k=options.k,
-        weights=weights,
+        weights=options.weights,
         think=options.think,
         judges=judges,
     )
@@ -181,12 +175,6 @@ def _read_settings(settings: Sequence[str], methods: Sequence[str]) -> dict[str,
     return options
 
 
-def _check_unique(option: str, names: Sequence[str]) -> None:
-    for name, count in Counter(names).items():
-        if count > 1:
-            raise InputError(f"{option}: {name} appears twice; name each once")
-
-
 def evaluation_of(
     members: Sequence[Profile],
     methods: Sequence[EvaluatedMethod],
@@ -196,7 +184,6 @@ def evaluation_of(
     judge: JudgeSection | None = None,
 ) -> Evaluation:
     """The contents of ``evaluation.json``."""
-    best = max(members, key=lambda member: round(member.accuracy, 9))
     return Evaluation(
         schema_version=SCHEMA_VERSION,
         task=task.name,
@@ -207,26 +194,23 @@ def evaluation_of(
         k=config.k,
         weights=config.weights,
         think=config.think,
-        best_single_model=best.model,
-        members=tuple(_member(member, task, config.seed) for member in members),
+        best_single_model=_best(members).model,
+        members=tuple(
+            EvaluatedModel(
+                model=member.model,
+                accuracy=member.accuracy,
+                accuracy_ci=accuracy_interval(member, seed=config.seed),
+                **corpus_figures(member, task),
+                mean_length=member.mean_length,
+                ms_per_token=_speed(member.cost)[0] or None,
+                seconds_per_question=member.cost.seconds / len(member.answers),
+                peak_memory=member.cost.peak_memory,
+            )
+            for member in members
+        ),
         methods=tuple(methods),
         judge=judge,
         provenance=provenance,
-    )
-
-
-def _member(member: Profile, task: Task, seed: int) -> EvaluatedModel:
-    cost, n = member.cost, len(member.answers)
-    return EvaluatedModel(
-        model=member.model,
-        accuracy=member.accuracy,
-        accuracy_ci=accuracy_interval(member, seed=seed),
-        **corpus_figures(member, task),
-        mean_length=member.mean_length,
-        # All questions may have failed, and then there is no token to divide by.
-        ms_per_token=1000 * cost.seconds / cost.tokens if cost.tokens else None,
-        seconds_per_question=cost.seconds / n,
-        peak_memory=cost.peak_memory,
     )
 
 
@@ -268,8 +252,11 @@ class Evaluator:
         left_out = self._check()
         if len(left_out) == len(self._methods):
             raise InputError("; ".join(map(str, left_out.values())))
-        alone = self._alone()
-        results = []
+        profiles = self.profiler.alone(self._names, self.task)
+        # Without one member there is no set to compare, so this is an error and not a note.
+        for name, reason in self.profiler.failures.items():
+            raise MemberError(reason, of=name)
+        alone, results = [profiles[name] for name in self._names], list[EvaluatedMethod]()
         for name in self._methods:
             level = get_method(name).level
             if name in left_out:
@@ -278,8 +265,11 @@ class Evaluator:
                 results.append(self._respond(name, alone))
             else:
                 results.append(self._decode(name, level, alone))
-        results.append(self._control(alone, results))
-        return alone, _adjusted(results)
+        # Holm's correction is for all methods; the control is no method, and has no corrected p-value.
+        p_values = {n: each.p_two_sided for n, each in enumerate(results) if each.p_two_sided is not None}
+        adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+        corrected = [each.model_copy(update={"p_adjusted": adjusted.get(n)}) for n, each in enumerate(results)]
+        return alone, [*corrected, self._control(alone, results)]
 
     def _check(self) -> dict[str, InputError]:
         """The reasons of the methods that cannot be run on this set, by name."""
@@ -297,13 +287,6 @@ class Evaluator:
             except InputError as error:
                 reasons[name] = error
         return reasons
-
-    def _alone(self) -> list[Profile]:
-        profiles = self.profiler.alone(self._names, self.task)
-        # Without one member there is no set to compare, so this is an error and not a note.
-        for name, reason in self.profiler.failures.items():
-            raise MemberError(reason, of=name)
-        return [profiles[name] for name in self._names]
 
     def _decode(self, name: str, level: Level, alone: Sequence[Profile]) -> EvaluatedMethod:
         try:
@@ -331,7 +314,9 @@ class Evaluator:
         # Everything that was asked counts, since the answer was made from it; of some questions, their share.
         speed = sum(_speed(each.cost)[0] * len(each.answers) / n for each in ran), profile.cost.seconds
         result = self._result(name, "response", profile, alone, speed, None)
-        result = result.model_copy(update={"peak_memory": _largest(ran)})
+        # The members need not be in memory together.
+        taken = [each.cost.peak_memory for each in ran if each.cost.peak_memory is not None]
+        result = result.model_copy(update={"peak_memory": max(taken, default=None)})
         if not made.unread:
             return result
         note = f"{len(made.unread)} of {made.readings} answers {_KEPT}; the first: {made.unread[0]}"
@@ -356,7 +341,13 @@ class Evaluator:
             if isinstance(made, Majority):
                 return made
             if isinstance(made, Aggregation):
-                check_aggregation(name, made, self.task, self._names)
+                # A member of the set reads the responses, and writes an answer.
+                if self.task.metric == "choice":
+                    raise InputError(ONLY_OPTIONS, of=f"method {name}")
+                if made.aggregator is not None and made.aggregator not in self._names:
+                    own = f"is not a member of the set; name one of {', '.join(self._names)}"
+                    raise InputError(f"{made.aggregator!r} {own}", of=f"method {name}")
+                check_prompt(made.template, made.file, ("prompt", "question"))
                 return made
             # Only methods that ask a model name their models.
             if places := getattr(options, "models", ()):
@@ -374,11 +365,10 @@ class Evaluator:
         return made
 
     def _control(self, alone: Sequence[Profile], results: Sequence[EvaluatedMethod]) -> EvaluatedMethod:
-        if self.task.metric == "choice":
+        if self.task.metric == "choice" or not can_vote(self.task):
             reason = "options are chosen by their likelihood, so there are no samples"
-            return EvaluatedMethod(method=CONTROL, level="control", left_out=reason)
-        if not can_vote(self.task):
-            return EvaluatedMethod(method=CONTROL, level="control", left_out=_NO_VOTE)
+            left_out = reason if self.task.metric == "choice" else _NO_VOTE
+            return EvaluatedMethod(method=CONTROL, level="control", left_out=left_out)
         # The thinking is the same for all methods, and the answers are nearly as long.
         spent = [self.answers[each.method].cost for each in results if each.level == "token" and not each.left_out]
         most = max((cost.tokens_of_set(len(self._names)) for cost in spent), default=None)
@@ -445,25 +435,9 @@ def _best(alone: Sequence[Profile]) -> Profile:
     return max(alone, key=lambda profile: round(profile.accuracy, 9))
 
 
-def _largest(profiles: Sequence[Profile]) -> int | None:
-    """The most memory that one of several took: they need not be in memory together."""
-    return max((each.cost.peak_memory for each in profiles if each.cost.peak_memory is not None), default=None)
-
-
 def _speed(cost: Cost) -> tuple[float, float]:
     """Milliseconds of a token (0 without any token), and seconds of all responses."""
     return (1000 * cost.seconds / cost.tokens if cost.tokens else 0.0), cost.seconds
-
-
-def _adjusted(results: Sequence[EvaluatedMethod]) -> list[EvaluatedMethod]:
-    """The results with Holm's correction for all methods; the control is no method, and has no corrected p-value."""
-    p_values = {
-        n: result.p_two_sided
-        for n, result in enumerate(results)
-        if result.level != "control" and result.p_two_sided is not None
-    }
-    adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
-    return [result.model_copy(update={"p_adjusted": adjusted.get(n)}) for n, result in enumerate(results)]
 
 
 class StoredChoices:
@@ -516,15 +490,3 @@ def choosing(name: str, method: ResponseMethod, members: int, question: Question
         "a text",
         of=f"method {plugins().label(name)}",
     )
-
-
-def check_aggregation(name: str, aggregation: Aggregation, task: Task, members: Sequence[str]) -> None:
-    """Check, before any model runs, that a member of the set can read responses and write an answer."""
-    if task.metric == "choice":
-        raise InputError(ONLY_OPTIONS, of=f"method {name}")
-    if aggregation.aggregator is not None and aggregation.aggregator not in members:
-        raise InputError(
-            f"{aggregation.aggregator!r} is not a member of the set; name one of {', '.join(members)}",
-            of=f"method {name}",
-        )
-    check_prompt(aggregation.template, aggregation.file, ("prompt", "question"))

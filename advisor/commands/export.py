@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,8 +40,9 @@ def export(options: ExportOptions) -> None:
     """Write the export, and print its folder, its address on the hub, or the file of the other program."""
     print(export_run(options))
     if options.compose:
-        put = f"put {wheel()} into {options.folder}: the image is built with it"
-        Progress().say(f"before `docker compose up --build`, {put}")
+        Progress().say(
+            f"before `docker compose up --build`, put {wheel()} into {options.folder}: the image is built with it"
+        )
 
 
 def export_run(options: ExportOptions) -> str:
@@ -87,7 +88,7 @@ def _hand_over(options: ExportOptions, chosen: EnsembleSpec | StrategyPlan) -> s
     given += [("--trust-remote-code", name) for name in options.trust_remote_code]
     words = [word for option, value in given if value is not None for word in (option, value)]
     serve = shlex.join(["advisor", "serve", str(options.run), *words])
-    content, notes = _handed_over(options.run, chosen, serve)
+    content, notes = _litellm_yaml(options.run, chosen, serve)
     path = options.folder / FILE
     check_unchanged_files(options.folder, {FILE: content})
     try:
@@ -184,11 +185,13 @@ _VARIABLE = "os.environ/"
 """Before the name of a variable, whose value takes the place of the text."""
 _DEFAULT = "default"
 """The tag of the deployment that gets requests without a known tag."""
+_TAG = "group:"
+"""Before the name of a group in its tag, because some tags and first characters have a meaning."""
 _SERVED_URL, _SERVED_KEY = "http://127.0.0.1:8000/v1", "ADVISOR_API_KEY"
 """Where ``advisor serve`` answers if no option says it, and the variable of its key."""
 
 
-def _handed_over(run: Path, chosen: EnsembleSpec | StrategyPlan, serve: str) -> tuple[str, list[str]]:
+def _litellm_yaml(run: Path, chosen: EnsembleSpec | StrategyPlan, serve: str) -> tuple[str, list[str]]:
     """The proxy's configuration for a strategy, and what the proxy does not run as the run did.
 
     What it cannot run is behind ``advisor serve``, as one model, which the command ``serve`` starts.
@@ -213,44 +216,41 @@ def _handed_over(run: Path, chosen: EnsembleSpec | StrategyPlan, serve: str) -> 
         notes.append(f"clients say the group of a question; {members[0].name} answers questions without one")
     if all(member.price is None for member in members):
         notes.append("a run does not keep the prices of tokens; with --pool FILE the prices of the file are written")
-    for member, address in _with_addresses(members):
+    servers = [(member, member.checkpoint) for member in members if member.checkpoint.is_remote]
+    for member, address in servers:
         if address.thinking_budget is not None:
             notes.append(f"{member.name}: the limit of its thinking is not written; clients send it")
-    content, more = _configuration(name, members, router)
-    notes = [visible(note) for note in (*notes, *more)]
+    content = _configuration(name, servers, router)
+    if router is not None:
+        notes.append(f"a client's request has the tag {_TAG}GROUP in metadata.tags")
+    notes = [visible(note) for note in notes]
     head = "".join(f"# {line}\n" for line in ("Written by `advisor export`.", *notes))
-    return f"{head}{yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True, width=120)}", notes
+    return f"{head}{yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)}", notes
 
 
 def _configuration(
-    name: str, members: Sequence[ModelSpec], router: GroupRouter | None
-) -> tuple[Mapping[str, Any], Sequence[str]]:
-    """The configuration, as YAML holds it, and what of the members, which are behind servers, it cannot say.
+    name: str, servers: Sequence[tuple[ModelSpec, ServerAddress]], router: GroupRouter | None
+) -> dict[str, Any]:
+    """The configuration, as YAML holds it, of members behind servers.
 
     Clients call the strategy by the name, which no member has, or the first one alone. Without a router the first
     member answers all questions.
     """
-    for each in (name, *(member.name for member in members)):
-        if each.startswith(_VARIABLE):
-            raise InputError(f"{each}: LiteLLM reads this name as a variable of the environment; give another name=")
-    models = [_deployment(member.name, member, address) for member, address in _with_addresses(members)]
-    first, settings, notes = members[0].name, {}, []
+    names = [member.name for member, _ in servers]
+    if variable := next((each for each in (name, *names) if each.startswith(_VARIABLE)), None):
+        raise InputError(f"{variable}: LiteLLM reads this name as a variable of the environment; give another name=")
+    models = [_deployment(member.name, member, address) for member, address in servers]
+    settings = {}
     if router is not None:
-        for member, address in _with_addresses(members):
-            tags = [_tag_of(group) for group, to in router.routes if to == member.name]
-            own = [_DEFAULT, *tags] if member.name == first else tags
+        for member, address in servers:
+            tags = [f"{_TAG}{group}" for group, to in router.routes if to == member.name]
+            own = [_DEFAULT, *tags] if member.name == names[0] else tags
             models.append(_deployment(name, member, address, tags=own))
         # A router asks the others, in their order, if the member of the group fails.
-        settings = {"enable_tag_filtering": True, "fallbacks": [{name: [member.name for member in members]}]}
-        notes = [f"a client's request has the tag {_tag_of('GROUP')} in metadata.tags"]
-    elif name != first:
-        settings = {"model_group_alias": {name: first}}
-    return {"model_list": models, **({"router_settings": settings} if settings else {})}, notes
-
-
-def _tag_of(group: str) -> str:
-    """The tag of a group: with a prefix, because some tags and first characters have a meaning."""
-    return f"group:{group}"
+        settings = {"enable_tag_filtering": True, "fallbacks": [{name: names}]}
+    elif name != names[0]:
+        settings = {"model_group_alias": {name: names[0]}}
+    return {"model_list": models, **({"router_settings": settings} if settings else {})}
 
 
 def _deployment(name: str, member: ModelSpec, address: ServerAddress, **more: Any) -> dict[str, Any]:
@@ -272,10 +272,3 @@ def _deployment(name: str, member: ModelSpec, address: ServerAddress, **more: An
     if (price := member.price) is not None:
         params |= {"input_cost_per_token": price.price_in / 1e6, "output_cost_per_token": price.price_out / 1e6}
     return {"model_name": name, "litellm_params": {**params, **more}}
-
-
-def _with_addresses(members: Sequence[ModelSpec]) -> Iterator[tuple[ModelSpec, ServerAddress]]:
-    """Members behind servers, each with its address."""
-    for member in members:
-        if member.checkpoint.is_remote:
-            yield member, member.checkpoint

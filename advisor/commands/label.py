@@ -88,6 +88,10 @@ class _Answers(NamedTuple):
     failures: Mapping[str, str]
     provenance: Provenance
 
+    def to_choose(self, seed: int) -> list[OpenQuestion]:
+        """The dev questions whose labels choose the models."""
+        return open_questions(self.dev, list(self.dev.profiles.values()), "choose", seed)
+
 
 class LabelTable(NamedTuple):
     """What people have filled in: the right answers of each question that has a label, and its row."""
@@ -118,7 +122,7 @@ def label(options: LabelOptions) -> None:
 def _label(options: LabelOptions, progress: Progress) -> dict[str, Any]:
     of_select = options.of_select
     answers = _answers(of_select, command_line(), progress)
-    first = _choosing(answers.dev, options.seed)
+    first = answers.to_choose(options.seed)
     if options.labels is None:
         if not first:
             raise InputError("all models give the same answers to the dev questions, so there is nothing to choose")
@@ -161,14 +165,12 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
     The result is that of :func:`advisor.commands.select.run`, in which scores without a label are null.
     """
     answers = _answers(options, command, progress)
-    first = _choosing(answers.dev, options.seed)
+    first = answers.to_choose(options.seed)
     table, chosen = _read(options, answers, first, progress)
     limits = options.rules
     n = len(answers.held_out.task.examples)
     labelled = labelled_first(chosen.verify, table.labels)
-    results: tuple[StrategyResult, ...] = ()
-    notes: list[str] = []
-    held_out = answers.held_out
+    results, held_out, notes = tuple[StrategyResult, ...](), answers.held_out, list[str]()
     accuracies: dict[Strategy, tuple[float, Interval]] = {}
     if chosen.strategy is not None:
         _check_enough(options.labels, chosen.verify, labelled, table.labels, answers.held_out)
@@ -242,9 +244,8 @@ def _answers(options: SelectOptions, command: str, progress: Progress) -> _Answe
         if logs.no_vote_note is not None:
             raise InputError(logs.no_vote_note)
         dev, held_out = logs.halves(options.seed, DEV_SIZE)
-        return _without_copies(
-            dev, held_out, task_info(dev.task, None), {}, provenance_of_logs(command, options.seed, logs)
-        )
+        origin = provenance_of_logs(command, options.seed, logs)
+        return _without_copies(_Answers(dev, held_out, (), task_info(dev.task), {}, origin))
     run = with_devices(RunConfig.from_options(options, command, needs_reference=False), progress)
     if not can_vote(run.dev) or run.held_out is None:
         raise InputError(
@@ -258,34 +259,23 @@ def _answers(options: SelectOptions, command: str, progress: Progress) -> _Answe
         prices = prices_of(run)
         # Without the models that failed on the held-out questions.
         dev = AnsweredSplit(run.dev, {name: own[name] for name in held}, prices=prices)
-        return _without_copies(
-            dev,
-            AnsweredSplit(run.held_out, held, prices=prices),
-            task_info(run.dev, run.inference.limit(run.dev)),
-            profiler.failures,
-            provenance_of_run(run, profiler),
-        )
+        held_out, task = AnsweredSplit(run.held_out, held, prices=prices), task_info(run.dev, run.inference)
+        origin = provenance_of_run(run, profiler)
+        return _without_copies(_Answers(dev, held_out, (), task, dict(profiler.failures), origin))
 
 
-def _without_copies(
-    dev: AnsweredSplit,
-    held_out: AnsweredSplit,
-    task: TaskInfo,
-    failures: Mapping[str, str],
-    origin: Provenance,
-) -> _Answers:
+def _without_copies(answers: _Answers) -> _Answers:
     # A copy of a model would have two votes.
-    copies = find_copies([with_labels(each, (), {}, 0.0) for each in dev.profiles.values()])
-    kept = [name for name in dev.profiles if name not in copies]
+    everyone = answers.dev.profiles
+    copies = find_copies([with_labels(each, (), {}, 0.0) for each in everyone.values()])
+    kept = [name for name in everyone if name not in copies]
     if len(kept) < FEWEST_VOTERS:
         raise InputError(f"labels compare a vote with a single model; give at least {FEWEST_VOTERS} different models")
-    parts = [replace(split, profiles={name: split.profiles[name] for name in kept}) for split in (dev, held_out)]
-    dropped = tuple(dev.profiles[name] for name in copies)
-    return _Answers(parts[0], parts[1], dropped, task, dict(failures), origin)
-
-
-def _choosing(dev: AnsweredSplit, seed: int) -> list[OpenQuestion]:
-    return open_questions(dev, list(dev.profiles.values()), "choose", seed)
+    dev, held_out = (
+        replace(split, profiles={name: split.profiles[name] for name in kept})
+        for split in (answers.dev, answers.held_out)
+    )
+    return answers._replace(dev=dev, held_out=held_out, dropped=tuple(everyone[name] for name in copies))
 
 
 def _read(
@@ -380,18 +370,11 @@ def _labels_used(chosen: _Chosen, labelled: list[OpenQuestion], n: int, results:
 
 def _selection(chosen: _Chosen) -> Selection:
     """The candidates by the labels of the dev questions: no set decodes together without references."""
-    ranked = sorted(chosen.dev.values(), key=rank)
-    best, *others = ranked
+    best, *others = sorted(chosen.dev.values(), key=rank)
     decisions = [Decision(best.model, "primary", "primary", "the most accurate on the dev questions with labels")]
-    decisions += [
-        Decision(
-            each.model,
-            "rejected",
-            "other_set",
-            f"{best.accuracy - each.accuracy:.1f} points behind {best.model} on dev",
-        )
-        for each in others
-    ]
+    for each in others:
+        behind = f"{best.accuracy - each.accuracy:.1f} points behind {best.model} on dev"
+        decisions.append(Decision(each.model, "rejected", "other_set", behind))
     return Selection(tuple(decisions), (best.model,))
 
 

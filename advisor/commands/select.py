@@ -48,12 +48,12 @@ from advisor.jobs.figures import (
     samples_of,
     single_model,
     task_info,
-    warnings_on_judge,
-    written_by_name,
 )
 from advisor.jobs.held_out import ChosenSet, choose, prices_of, trace_responses
 from advisor.jobs.session import open_session, with_devices
-from advisor.judge.judge import Judge, open_profiler
+from advisor.judge.judge import open_profiler
+from advisor.judge.prompts import name_of_set
+from advisor.judge.summary import judge_warnings
 from advisor.logs.join import read_logs
 from advisor.models.job import conversation_end
 from advisor.models.loaded_models import JobRunner, silence_libraries
@@ -64,17 +64,10 @@ from advisor.models.weights import EQUAL
 from advisor.options.new_run import ProfileOptions, SelectOptions
 from advisor.options.shared import split_names
 from advisor.progress import Progress
-from advisor.records import Limits, Profile, signed
+from advisor.records import Limits, signed
 from advisor.run.figures import SCHEMA_VERSION, JudgeSection
 from advisor.run.folder import Run, check_out, check_settings, folder_name, keep_first_date, write_run
-from advisor.run.result import (
-    AdviceSection,
-    CandidateFigures,
-    InterimAnalysis,
-    Result,
-    RuleLimits,
-    TaskInfo,
-)
+from advisor.run.result import AdviceSection, CandidateFigures, InterimAnalysis, Result, RuleLimits, TaskInfo
 from advisor.run.samples import Sample
 from advisor.statistics import accuracy_interval
 from advisor.strategies import largest_default
@@ -106,14 +99,12 @@ def select(options: SelectOptions) -> None:
 def select_run(options: SelectOptions, command: str, progress: Progress) -> tuple[Path, Result]:
     """Do the whole job, write the run folder with its report, and return it with the contents of ``result.json``."""
     settings = options.stored_settings()
-    if options.labels is not None:
-        result, samples = run_on_labels(options, command, progress)
-        folder = _folder(options, result.task.name, settings)
-    elif options.scores is not None:
+    samples: Iterator[Sample] = iter(())
+    if options.scores is not None:
         folder = _folder(options, options.scores.stem, settings)
-        result, samples = run_on_numbers(options.scores, options.rules, command), iter(())
-    elif options.logs:
-        result, samples = run_on_logs(options, command, progress)
+        result = run_on_numbers(options.scores, options.rules, command)
+    elif options.labels is not None or options.logs:
+        result, samples = (run_on_logs if options.labels is None else run_on_labels)(options, command, progress)
         folder = _folder(options, result.task.name, settings)
     else:
         config = with_devices(RunConfig.from_options(options, command), progress)
@@ -133,13 +124,13 @@ def run_folder(options: SelectOptions, config: RunConfig) -> tuple[Path, dict[st
     settings = {
         **options.stored_settings(),
         # The pool file, the task file and the data may have changed since.
-        "models": [_with_options(entry) for entry in config.candidates],
+        "models": [_described(entry) for entry in config.candidates],
         "questions": [task.fingerprint[:12] for task in (config.dev, config.held_out) if task is not None],
     }
     return _folder(options, config.dev.name, settings), settings
 
 
-def _with_options(entry: ModelSpec) -> str:
+def _described(entry: ModelSpec) -> str:
     """A model with the options that may change its responses; where it runs is no setting."""
     given = entry.options("result") | (dumped(entry.checkpoint, "key") if entry.is_remote else {})
     return " ".join((entry.name, *(f"{name}={value}" for name, value in given.items() if name != "device")))
@@ -204,9 +195,18 @@ def run(
     profiles = [pool.complete[d.model] for d in selection.decisions if d.model in pool.complete]
     by_name, everyone = {profile.model: profile for profile in profiles}, (*profiles, *pool.copies.values())
     intervals = {name: accuracy_interval(profile, seed=config.seed) for name, profile in pool.profiles.items()}
-    judged = _judged(judge, config, by_name, chosen, compared, profiler.failures) if judge else None
+    judged = None
+    if judge:
+        responses = [(config.dev, by_name)]
+        if config.held_out is not None and chosen.alone:
+            texts = chosen.splits(config, config.held_out)[1].written
+            # Strategies that write new texts have the names that the verdicts have.
+            sets = {name_of_set(each.profile.model, strategy.members): each.profile for strategy, each in texts.items()}
+            responses.append((config.held_out, {**chosen.alone, **sets}))
+        judged = judge_section(judge, responses, list(by_name), compared.results, profiler.failures, config.seed)
     doubts = run_doubts(profiles, config.dev, intervals[profiles[0].model][0], chance_of(config.dev))
-    notes = (*(each.text for each in doubts), *warnings_on_judge(judged))
+    # On a judge whose verdicts tell little; the splits have the same one.
+    notes = (*(each.text for each in doubts), *(judge_warnings(judged.judges, judged.splits[-1]) if judged else ()))
     pairs = all_pairs(profiles, vocabularies(list(by_name), profiler, cache, progress), config.rules)
     advice = _advise(config, chosen, compared, looks, notes, judged).model_copy(update={"doubts": doubts})
     prices, ensemble = prices_of(config), None
@@ -220,10 +220,9 @@ def run(
             traces = trace_responses(chosen, config.held_out, best, config, profiler, cache, progress)
         recommended = recommended_of(advice, compared)
         samples = chain(samples, samples_of(config.held_out, "held_out", alone, together, traces, recommended))
-    origin = provenance_of_run(config, profiler, judge=judge)
     result = Result(
         schema_version=SCHEMA_VERSION,
-        task=task_info(config.dev, config.inference.limit(config.dev)),
+        task=task_info(config.dev, config.inference),
         rules=RuleLimits(**asdict(config.rules)),
         candidates=candidate_figures(
             selection,
@@ -245,7 +244,7 @@ def run(
         advice=advice,
         looks=with_earlier(looks, earlier),
         judge=judged,
-        provenance=origin,
+        provenance=provenance_of_run(config, profiler, judge=judge),
     )
     return result, samples
 
@@ -283,16 +282,11 @@ def _verify(
     def verify(n: int) -> Gain | None:
         found = _tested(*ask(n)[1:])
         # If a member fails in a later batch, another set is left.
-        if found is None:
-            return None
-        is_same = found.strategy == strategy if tested.figures.is_decoded else ask(n)[1].voters == voters
-        if not is_same:
+        if found is None or ((found.strategy != strategy) if tested.figures.is_decoded else ask(n)[1].voters != voters):
             return None
         if config.until_sure:
-            gain = found.gain
-            progress.say(
-                f"{counted(n, 'held-out question')}: {signed(gain.points)} points, p {p_value(gain.p_no_gain)}"
-            )
+            gain = f"{signed(found.gain.points)} points, p {p_value(found.gain.p_no_gain)}"
+            progress.say(f"{counted(n, 'held-out question')}: {gain}")
         return found.gain
 
     weights = "" if config.weights == EQUAL else f", weights {config.weights}"
@@ -328,29 +322,8 @@ def _strategies(config: RunConfig, chosen: ChosenSet, look: InterimAnalysis | No
     """All strategies on the held-out questions; none if no model was asked these."""
     if config.held_out is None or not chosen.alone:
         return Compared()
-    return compare_strategies(
-        *chosen.splits(config, config.held_out),
-        can_vote=can_vote(config.held_out),
-        rules=config.rules,
-        look=look,
-        seed=config.seed,
-    )
-
-
-def _judged(
-    judge: Judge,
-    config: RunConfig,
-    profiles: Mapping[str, Profile],
-    chosen: ChosenSet,
-    compared: Compared,
-    failed: Collection[str],
-) -> JudgeSection:
-    """The figures of the judge's verdicts on the dev and the held-out questions."""
-    responses = [(config.dev, profiles)]
-    if config.held_out is not None and chosen.alone:
-        written = chosen.splits(config, config.held_out)[1].written
-        responses.append((config.held_out, {**chosen.alone, **written_by_name(written)}))
-    return judge_section(judge, responses, list(profiles), compared.results, failed, config.seed)
+    splits, votes = chosen.splits(config, config.held_out), can_vote(config.held_out)
+    return compare_strategies(*splits, can_vote=votes, rules=config.rules, look=look, seed=config.seed)
 
 
 def _advise(
@@ -408,19 +381,13 @@ def _with_recommendation(
         recommendation = recommendation.model_copy(update={"text": text})
         groups = compared.result_of(recommendation).warnings
     cut_off = with_more_tokens(
-        *splits,
-        recommendation,
-        can_vote=can_vote,
-        rules=config.rules,
-        apart=apart,
-        seed=config.seed,
+        *splits, recommendation, can_vote=can_vote, rules=config.rules, apart=apart, seed=config.seed
     )
     warnings = (*notes, cut_off.text if cut_off else None, moved_warning(compared.moved), *groups)
-    kept = tuple(each for each in warnings if each)
     return advice.model_copy(
         update={
             "recommendation": recommendation,
-            "warnings": kept,
+            "warnings": tuple(each for each in warnings if each),
             "cut_off": cut_off,
             "ceiling": compared.ceiling,
             "group_ceilings": compared.group_ceilings,
@@ -445,13 +412,7 @@ def run_on_logs(options: SelectOptions, command: str, progress: Progress) -> tup
     standings = [profile.standing for profile in dev.profiles.values()]
     selection = select_by_rules(standings, rules, copy_decisions(copies))
     profiles = [dev.profiles[decision.model] for decision in selection.decisions if decision.model in dev.profiles]
-    compared = compare_strategies(
-        dev,
-        held_out,
-        can_vote=logs.can_vote,
-        rules=rules,
-        seed=seed,
-    )
+    compared = compare_strategies(dev, held_out, can_vote=logs.can_vote, rules=rules, seed=seed)
     # Logs do not tell what guessing scores, so the end of the interval does not count.
     doubts = run_doubts(profiles, dev.task, 100.0, None)
     notes = [each.text for each in doubts]
@@ -460,7 +421,7 @@ def run_on_logs(options: SelectOptions, command: str, progress: Progress) -> tup
     alone = [held_out.profiles[profile.model] for profile in profiles]
     result = Result(
         schema_version=SCHEMA_VERSION,
-        task=task_info(dev.task, None),
+        task=task_info(dev.task),
         rules=RuleLimits(**asdict(rules)),
         candidates=candidate_figures(
             selection,

@@ -17,12 +17,12 @@ from advisor.advice.doubts import answer_shares, doubts_of, enough_tokens, finis
 from advisor.advice.recommendation import CloseCall
 from advisor.judge.judge import Judge
 from advisor.judge.prompts import Grade, Match, name_of_set
-from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches
+from advisor.judge.summary import head_to_head, summarize_grades, summarize_matches
 from advisor.logs import sources
 from advisor.logs.join import JoinedLogs
 from advisor.models.fingerprint import Fingerprint
 from advisor.models.profiler import Profiler
-from advisor.models.run_config import RunConfig
+from advisor.models.run_config import InferenceConfig, RunConfig
 from advisor.models.server_identity import ServerIdentity
 from advisor.records import FIGURE_CONFIDENCE, Answer, Profile, Selection
 from advisor.run.figures import GroupAccuracy, HeadToHead, JudgedSplit, JudgeSection
@@ -36,12 +36,11 @@ from advisor.run.result import (
     SingleModel,
     TaskInfo,
 )
-from advisor.run.samples import EnsembleResponse, RecommendedAnswer, ResponseTrace, Sample, SampleResponse
+from advisor.run.samples import EnsembleResponse, RecommendedAnswer, Sample, SampleResponse
 from advisor.statistics import Interval, accuracy_interval
 from advisor.strategies.fusion import Fusion
 from advisor.strategies.replay import Spent
 from advisor.strategies.schema import strategy_json
-from advisor.strategies.strategy import Replay, Strategy
 from advisor.tasks import metrics
 from advisor.tasks.task import Task, clusters_of
 from ensemble import methods as registry
@@ -50,6 +49,8 @@ from ensemble.models.spec import ModelSpec, Price
 from ensemble.plugins import version_of
 
 _MOST_INTERVALS = 100
+_PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "sacrebleu", "scipy", "scikit-learn")
+"""The packages that can change a number."""
 
 
 def chance_of(task: Task) -> float | None:
@@ -79,7 +80,7 @@ def accuracy_by_bytes(profile: Profile, task: Task) -> float | None:
     return 100 * sum(values) / len(profile.answers)
 
 
-def task_info(task: Task, max_new_tokens: int | None) -> TaskInfo:
+def task_info(task: Task, inference: InferenceConfig | None = None) -> TaskInfo:
     """``task`` of ``result.json``; without a limit of tokens for responses of logs."""
     return TaskInfo(
         name=task.name,
@@ -92,7 +93,7 @@ def task_info(task: Task, max_new_tokens: int | None) -> TaskInfo:
         seed=task.signature.seed,
         prompt=task.signature.prompt,
         stop=task.stop,
-        max_new_tokens=max_new_tokens,
+        max_new_tokens=inference.limit(task) if inference else None,
         extract=task.extract,
         template=task.template,
         notes=task.notes,
@@ -138,11 +139,9 @@ def candidate_figures(
                 **lost.get(decision.model, {}),
             )
         )
-    failed = [
-        CandidateFigures(model=model, status="failed", reason_code="failed", reason=reason)
-        for model, reason in failures.items()
-    ]
-    return *candidates, *failed
+    for model, reason in failures.items():
+        candidates.append(CandidateFigures(model=model, status="failed", reason_code="failed", reason=reason))
+    return tuple(candidates)
 
 
 def measured(profile: Profile, task: Task) -> dict[str, Any]:
@@ -162,22 +161,15 @@ def measured(profile: Profile, task: Task) -> dict[str, Any]:
     }
     cost, (typical, slow) = profile.cost, profile.request_seconds or (None, None)
     # Without a response, because all questions failed, no speed follows.
-    if cost.seconds == 0:
-        return figures
-    return {
-        **figures,
-        "seconds_median": typical,
-        "seconds_p95": slow,
-        "seconds_total": cost.seconds,
-        "tokens_per_second": cost.tokens / cost.seconds,
-        "peak_memory": cost.peak_memory,
-    }
+    if cost.seconds:
+        figures |= {"seconds_median": typical, "seconds_p95": slow, "seconds_total": cost.seconds}
+        figures |= {"tokens_per_second": cost.tokens / cost.seconds, "peak_memory": cost.peak_memory}
+    return figures
 
 
-def corpus_figures(profile: Profile | None, task: Task) -> dict[str, Any]:
+def corpus_figures(profile: Profile, task: Task) -> dict[str, Any]:
     """The score of all responses together and its interval, in points; nulls for tasks without one."""
-    texts = {answer.id: answer.text for answer in profile.answers} if profile else {}
-    score, interval = (task.corpus_score(texts) if texts else None) or (None, None)
+    score, interval = task.corpus_score({answer.id: answer.text for answer in profile.answers}) or (None, None)
     return {"corpus_score": score, "corpus_score_ci": interval}
 
 
@@ -259,16 +251,6 @@ def judge_section(
     )
 
 
-def written_by_name(written: Mapping[Strategy, Replay]) -> dict[str, Profile]:
-    """The responses of strategies that write new texts, by the names that the verdicts have."""
-    return {name_of_set(each.profile.model, strategy.members): each.profile for strategy, each in written.items()}
-
-
-def warnings_on_judge(section: JudgeSection | None) -> list[str]:
-    """Sentences on a judge whose verdicts tell little, from the last split; the splits have the same judge."""
-    return judge_warnings(section.judges, section.splits[-1]) if section else []
-
-
 def direct_comparison(section: JudgeSection | None, recommendation: RecommendedStrategy) -> str:
     """A sentence with the win rate of the recommended strategy against the best single model; empty if not known."""
     for each in section.head_to_head if section else ():
@@ -314,7 +296,7 @@ def samples_of(
 ) -> Iterator[Sample]:
     """The lines of a split's questions, with the answers of models and of the set that decodes together.
 
-    `traces` has the steps of some of its responses, by the question's number; see :mod:`advisor.jobs.held_out`.
+    `traces` has the steps of some of its responses, by the question's number.
     """
     answers = {profile.model: {answer.id: answer for answer in profile.answers} for profile in profiles}
     # Only where one thinks: then the length rule compares the tokens of all.
@@ -334,7 +316,7 @@ def samples_of(
             },
             ensemble=None
             if ensemble is None
-            else EnsembleResponse(**_answer(ensemble.answers[n], counted=counted), trace=_trace(traces.get(n))),
+            else EnsembleResponse(**_answer(ensemble.answers[n], counted=counted) | {"trace": traces.get(n)}),
             recommended=None if recommended is None else _taken(recommended, n),
         )
 
@@ -343,10 +325,6 @@ def recommended_of(advice: AdviceSection, compared: Compared) -> StrategyResult 
     """The recommended strategy if it takes one of several responses, or writes one from them."""
     own = advice.recommendation
     return None if own is None or own.is_single or own.is_decoded else compared.result_of(own)
-
-
-def _trace(trace: Mapping[str, Any] | None) -> ResponseTrace | None:
-    return None if trace is None else ResponseTrace.model_validate(trace)
 
 
 def _taken(result: StrategyResult, n: int) -> RecommendedAnswer:
@@ -377,10 +355,6 @@ def _answer(answer: Answer, *, counted: bool) -> dict[str, Any]:
 
 def _score(answer: Answer) -> float | None:
     return None if math.isnan(answer.score) else answer.score
-
-
-_PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "sacrebleu", "scipy", "scikit-learn")
-"""The packages that can change a number."""
 
 
 def provenance_of_run(

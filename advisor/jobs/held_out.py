@@ -29,7 +29,7 @@ from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import BEST, InferenceConfig, RunConfig
 from advisor.options.shared import SetBy
 from advisor.progress import Progress
-from advisor.records import TRIES, Limits, Profile, Selection
+from advisor.records import TRIES, Profile, Selection
 from advisor.run.result import EnsembleResult, GainFigures, MemberFigures, PredictedFigures, Predictions
 from advisor.statistics import accuracy_interval, compare
 from advisor.strategies.fusion import Fusion
@@ -43,7 +43,7 @@ from ensemble.models.spec import Price
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
     from ensemble.decode.sequences import Generation
-    from ensemble.step.trace import Candidate, Step
+    from ensemble.step.trace import Step
 
 
 _MOST_LISTED = 10  # sets in result.json; with 24 candidates there are thousands
@@ -93,10 +93,10 @@ class ChosenSet:
 
     def splits(self, config: RunConfig, held_out: Task) -> tuple[AnsweredSplit, AnsweredSplit]:
         """The dev and the held-out questions, with all answers to them."""
-        sets: dict[Strategy, HeldOutResult] = {each.strategy: each for each in self.verified}
-        on_dev = {strategy: Replay(each.dev) for strategy, each in sets.items() if each.dev is not None}
+        on_dev: dict[Strategy, Replay] = {each.strategy: Replay(each.dev) for each in self.verified if each.dev}
         written: dict[Strategy, Replay] = {
-            strategy: Replay(each.profile, calls=((strategy.members, each.profile),)) for strategy, each in sets.items()
+            each.strategy: Replay(each.profile, calls=((each.strategy.members, each.profile),))
+            for each in self.verified
         }
         return (
             AnsweredSplit(config.dev, self.pool.complete, on_dev),
@@ -135,7 +135,6 @@ class ChosenSet:
         # Of the held-out questions alone.
         gain |= {"best_single_model": difference.over, "best_single_accuracy": self.alone[difference.over].accuracy}
         gain |= {"gained": difference.gained, "lost": difference.lost}
-        members = [self.alone[name] for name in own.strategy.members]
         return EnsembleResult(
             method=config.method,
             k=config.k,
@@ -158,7 +157,7 @@ class ChosenSet:
                     accuracy_ci=accuracy_interval(member, seed=config.seed),
                     **measured(member, held_out),
                 )
-                for member in members
+                for member in (self.alone[name] for name in own.strategy.members)
             ),
         )
 
@@ -174,7 +173,11 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         if config.held_out is None:
             return chosen
         queue = _to_verify(chosen, config)
-        voters = _voters(pool, config.held_out, config.rules, models)
+        if can_vote(config.held_out):
+            voters = fitting_voters(list(pool.complete.values()), config.rules)
+        else:
+            # Without votes only the router by groups is left. It chooses among the set of the rules, also of servers.
+            voters = pool.voters(config.rules) or tuple(models)
         members = [model for each in queue for model in each.models]
         # The set has to be better than the best candidate, even if it does not contain it, or a server runs it.
         best = (pool.select(config.rules).selected[0], pool.best)
@@ -270,14 +273,6 @@ def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedSet, ...]
     return tuple(each for each in chosen.sets if each.models == models)
 
 
-def _voters(pool: ProfiledPool, task: Task, rules: Limits, selected: Sequence[str]) -> tuple[str, ...]:
-    """The models of votes and routers, the most accurate on dev first."""
-    if can_vote(task):
-        return fitting_voters(list(pool.complete.values()), rules)
-    # Without votes only the router by groups is left. It chooses among the set of the rules, also behind servers.
-    return pool.voters(rules) or tuple(selected)
-
-
 def _choose_on_dev(config: RunConfig, pool: ProfiledPool) -> ChosenSet:
     """The set that the rules choose, or the one that ``--set-by`` takes instead."""
     chosen = ChosenSet(pool, pool.select(config.rules))
@@ -329,7 +324,12 @@ def trace_responses(
     key = {**profiler.key(names, profiler.decoding(names)), "trace": FORM}
     numbers = questions_to_trace(together, [chosen.alone[name] for name in names], chosen.alone[single])
     keys = {n: question_key(key, task.examples[n], task, config.inference) for n in numbers}
-    stored = {n: cache.value(keys[n], lambda trace: _fits(trace, names)) for n in numbers}
+
+    def is_trace(value: Any) -> bool:
+        # The report checks the steps when it reads them; what is checked here is what the run itself reads.
+        return isinstance(value, dict) and value.get("members") == names and isinstance(value.get("steps"), list)
+
+    stored = {n: cache.value(keys[n], is_trace) for n in numbers}
     traces = {n: trace for n, trace in stored.items() if trace is not None}
     missing = {n: together.answers[n].text for n in numbers if n not in traces}
     if missing:
@@ -376,32 +376,19 @@ def questions_to_trace(together: Profile, members: Sequence[Profile], single: Pr
     corrected = [n for n in answered if changes[n] > 0][:OF_A_KIND]
     spoiled = [n for n in answered if changes[n] < 0][:OF_A_KIND]
     left = [n for n in answered if n not in (*corrected, *spoiled)]
-    distinct = {n: len({_answer(member, n) for member in members}) for n in left}
+    given = {n: [member.answers[n] for member in members] for n in left}
+    distinct = {n: len({each.text if each.extracted is None else each.extracted for each in given[n]}) for n in left}
     divided = [n for n in sorted(left, key=lambda n: -distinct[n]) if distinct[n] > 1][:OF_A_KIND]
     return sorted({*corrected, *spoiled, *divided})
 
 
 def describe(steps: Sequence[Step], members: Sequence[str]) -> dict[str, Any]:
-    """Describe a generation's steps for ``samples.jsonl``.
-
-    The text of EOS is null. Bytes that are not complete characters are written as ``⟨E2 82⟩``.
-    """
+    """A generation's steps for ``samples.jsonl``; the text of EOS is null, and ``⟨E2 82⟩`` are parts of characters."""
     return {
         "members": list(members),
         "steps": [_step(step) for step in steps[:MOST_STEPS]],
         "left_out": max(len(steps) - MOST_STEPS, 0),
     }
-
-
-def _fits(trace: Any, members: Sequence[str]) -> bool:
-    """Whether a stored value is what :func:`describe` returns for these members."""
-    # The report checks the steps when it reads them; what is checked here is what the run itself reads.
-    return isinstance(trace, dict) and trace.get("members") == list(members) and isinstance(trace.get("steps"), list)
-
-
-def _answer(member: Profile, n: int) -> str | None:
-    answer = member.answers[n]
-    return answer.text if answer.extracted is None else answer.extracted
 
 
 def _step(step: Step) -> dict[str, Any]:
@@ -412,16 +399,15 @@ def _step(step: Step) -> dict[str, Any]:
         "disagreement": round(step.disagreement, 4),
         "union": len(step.candidates),
         "chosen": kept.index(step.chosen),
-        "candidates": [_candidate(step.candidates[n]) for n in kept],
-    }
-
-
-def _candidate(candidate: Candidate) -> dict[str, Any]:
-    return {
-        "text": _text(candidate.data),
-        "probabilities": [round(p, 4) for p in candidate.probabilities],
-        "mean": round(candidate.mean, 4),
-        "wanted_by": list(candidate.wanted_by),
+        "candidates": [
+            {
+                "text": _text(each.data),
+                "probabilities": [round(p, 4) for p in each.probabilities],
+                "mean": round(each.mean, 4),
+                "wanted_by": list(each.wanted_by),
+            }
+            for each in (step.candidates[n] for n in kept)
+        ],
     }
 
 

@@ -134,7 +134,13 @@ class RunConfig(DecodingOptions, VerificationOptions, SeedOptions):
         super().__post_init__()
         check_decodes(self.method)
         check_weights(self.weights, len(self.candidates))
-        _check_think(self)
+        if self.think is not None:
+            make_options(self.method, {THINK: self.think})
+            if self.dev.metric == "choice":
+                raise InputError(
+                    f"--think {self.think}: {self.dev.name} has options, which are chosen by their likelihood; "
+                    "leave it out"
+                )
 
     @classmethod
     def from_options(
@@ -183,9 +189,9 @@ class RunConfig(DecodingOptions, VerificationOptions, SeedOptions):
             "fusion": fusion,
             "judges": judges,
         }
-        config = cls(**{**options.shared(cls), **loaded})
-        _check_fusion(config)
-        return config
+        if fusion is not None:
+            _check_fusion(fusion, candidates, dev)
+        return cls(**{**options.shared(cls), **loaded})
 
 
 def load_split(options: QuestionOptions, split: str, seed: int = 0, *, needs_reference: bool = True) -> Task:
@@ -232,9 +238,8 @@ def read_judges(options: JudgeOptions, candidates: Sequence[ModelSpec], task: Ta
 
 
 def _read_judge(line: str, candidates: Sequence[ModelSpec]) -> ModelSpec:
-    for candidate in candidates:
-        if candidate.name == line.strip():
-            return candidate
+    if named := next((each for each in candidates if each.name == line.strip()), None):
+        return named
     # A word is a misspelt candidate rather than a folder or a hub id, unless there is a folder.
     if line.strip() and not any(mark in line for mark in "/:\\ ") and not Path(line.strip()).exists():
         raise InputError(
@@ -244,29 +249,15 @@ def _read_judge(line: str, candidates: Sequence[ModelSpec]) -> ModelSpec:
     return read_line(line, "--judge")
 
 
-def _check_think(config: RunConfig) -> None:
-    """Raise InputError if ``--think`` has no effect: the method has no such option, or no text is written."""
-    if config.think is None:
-        return
-    make_options(config.method, {THINK: config.think})
-    if config.dev.metric == "choice":
-        raise InputError(
-            f"--think {config.think}: {config.dev.name} has options, which are chosen by their likelihood; leave it out"
-        )
-
-
-def _check_fusion(config: RunConfig) -> None:
+def _check_fusion(fusion: FusionLine, candidates: Sequence[ModelSpec], task: Task) -> None:
     """Raise InputError if the fusion that the options name cannot be asked."""
-    if config.fusion is None:
-        return
-    if config.dev.metric == "choice":
+    if task.metric == "choice":
         raise InputError("--fusion: a writer writes a text, and this task chooses options by their likelihood")
-    names = [entry.name for entry in config.candidates]
-    writers = () if config.fusion.writer == BEST else (config.fusion.writer,)
-    for name in (*writers, *config.fusion.panel):
-        if name not in names:
-            raise InputError(f"--fusion: no candidate has the name {name}; their names are {', '.join(names)}")
-    check_prompt(config.fusion.template, config.fusion.prompt or "--fusion", ("prompt",))
+    names = [entry.name for entry in candidates]
+    named = (fusion.writer, *fusion.panel) if fusion.writer != BEST else fusion.panel
+    if unknown := next((name for name in named if name not in names), None):
+        raise InputError(f"--fusion: no candidate has the name {unknown}; their names are {', '.join(names)}")
+    check_prompt(fusion.template, fusion.prompt or "--fusion", ("prompt",))
 
 
 def check_decodes(method: str) -> None:

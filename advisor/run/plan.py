@@ -21,7 +21,7 @@ from advisor.options.shared import LoadingOptions, ServerOptions, StrategyOption
 from advisor.progress import Progress
 from advisor.run.figures import StrategyKey
 from advisor.run.folder import Run
-from advisor.run.result import ModelSource, Result, StrategyFigures
+from advisor.run.result import ModelSource, StrategyFigures
 from advisor.strategies import kinds, label
 from advisor.strategies.schema import SCHEMA_VERSION, file_json, file_shape_of, strategy_of
 from advisor.strategies.strategy import Decoded, Single, Strategy
@@ -46,34 +46,6 @@ Rerun = TypeVar("Rerun", CheckOptions, EvaluateOptions)
 RUN_AGAIN = "run `advisor select` again"
 
 
-def chosen_by_options(options: ChosenOptions, chosen: EnsembleSpec | None = None) -> EnsembleSpec:
-    """The set that the options of ``run`` or ``serve`` name, with the changes that they make. No weights are loaded."""
-    check_decoding(options)
-    if chosen is not None:
-        spec = chosen
-    elif options.run is None:
-        spec = chosen_by_hand(options.models, options.trust_remote_code)
-    else:
-        spec = chosen_by_folder(
-            Path(options.run),
-            trusted=options.trust_remote_code,
-            check_files=not options.no_check_files,
-            allow_servers=options.allow_server,
-        )
-    check_servers(spec.members, options, options.run or "--models", is_trusted=options.names_places)
-    # An empty list is an option that is not given.
-    spec = spec.with_decoding(
-        method=options.method,
-        k=options.k,
-        options=None if options.think is None else {THINK: options.think},
-        max_new_tokens=options.max_new_tokens,
-        stop=options.stop or None,
-    )
-    if len(spec.members) > 1:
-        check_members(spec.method, spec.members)
-    return replace(spec, members=loaded_as(spec.members, options))
-
-
 def loaded_as(models: Sequence[ModelSpec], options: ChosenOptions) -> tuple[ModelSpec, ...]:
     """The models as the options ``device``, ``dtype`` and ``chat_template`` load them, after they are checked."""
     changed, said = place_models(_loaded_by(models, options))
@@ -96,15 +68,6 @@ def entries_as(entries: Sequence[ModelSpec], options: LoadingOptions) -> tuple[M
 def _loaded_by(models: Sequence[ModelSpec], options: LoadingOptions) -> tuple[ModelSpec, ...]:
     spec = EnsembleSpec(tuple(models))
     return spec.with_loading(device=options.device, dtype=options.dtype, chat_template=options.chat_template).members
-
-
-def check_decoding(options: ChosenOptions) -> None:
-    """Check the options of ``run`` or ``serve`` that say how to decode, before a model or a folder is read."""
-    check_decodes(options.method or DEFAULT)
-    InferenceConfig.from_options(options)
-    # A value out of range is an error now, not after the minutes that loading the models takes.
-    Settings(stop=options.stop)
-    silence_libraries()
 
 
 def load_chosen(spec: EnsembleSpec) -> Ensemble:
@@ -176,8 +139,7 @@ def limits_of_run(run: Run) -> tuple[int | None, tuple[str, ...]]:
 
 def judges_beside(run: Run, options: RerunOptions, task: Task) -> tuple[ModelSpec, ...]:
     """The judges that the options name: candidates of a run, or other models by lines as in a pool file."""
-    models = run.result.provenance.models
-    named = [name for name in models if name in options.judge]
+    named = [name for name in run.result.provenance.models if name in options.judge]
     of_run = entries_as(candidates_of_run(run, named, trusted=options.trust_remote_code), options) if named else ()
     check_servers(of_run, options, str(options.run))
     return read_judges(options, of_run, task)
@@ -193,24 +155,13 @@ def check_servers(
         model.check_consent(None, allowed, f"{model.place or source}: {model.name}")
 
 
-def chosen_by_folder(
-    folder: Path,
-    *,
-    trusted: Collection[str] = (),
-    check_files: bool = True,
-    allow_servers: Collection[str] = (),
-) -> EnsembleSpec:
+def chosen_by_folder(folder: Path) -> EnsembleSpec:
     """The set of a run folder or of a saved ensemble's folder; see :func:`ensemble.saved.folder.read`."""
     # A folder that is both counts as a run folder. A strategy that does not decode is refused by the reader.
     is_exported = savedfolder.is_saved(folder) or (folder / savedfolder.STRATEGY_FILE).is_file()
     if not is_exported or (folder / "result.json").exists():
-        return chosen_by_run(Run.open(folder), trusted=trusted)
-    return savedfolder.read(
-        folder,
-        trust_remote_code=trusted,
-        check_files=check_files,
-        allow_servers=allow_servers,
-    )
+        return chosen_by_run(Run.open(folder))
+    return savedfolder.read(folder)
 
 
 def candidates_of_run(
@@ -312,28 +263,48 @@ def with_task_of(run: Run, options: Rerun) -> Rerun:
 
 def plan_by_options(options: ChosenOptions, say: Callable[[str], None]) -> EnsembleSpec | StrategyPlan:
     """What the options of ``run`` or ``serve`` name, with the changes that they make. No weights are loaded."""
-    check_decoding(options)
+    # A value out of range is an error now, not after the minutes that loading the models takes.
+    check_decodes(options.method or DEFAULT)
+    InferenceConfig.from_options(options)
+    Settings(stop=options.stop)
+    silence_libraries()
     if options.strategy is not None:
         _refuse(options, ("method", "k"), f"--strategy {options.strategy} says how the models are used")
     run = None if options.run is None else Path(options.run)
+    trusted, check_files = options.trust_remote_code, not options.no_check_files
     # A folder with both files is a run folder, which has all strategies.
-    if run is not None and not exists(run / "result.json") and exists(run / savedfolder.STRATEGY_FILE):
+    is_run = run is not None and exists(run / "result.json")
+    chosen: EnsembleSpec | StrategyPlan
+    if run is not None and not is_run and exists(run / savedfolder.STRATEGY_FILE):
         _refuse(options, ("strategy", "pool", "method", "k"), f"{run} is a strategy that `advisor export` wrote")
-        plan = read_plan(run, trusted=options.trust_remote_code, check_files=not options.no_check_files)
-    elif run is None or (savedfolder.is_saved(run) and not exists(run / "result.json")):
+        chosen = read_plan(run, trusted=trusted, check_files=check_files)
+    elif run is None or (savedfolder.is_saved(run) and not is_run):
         _refuse(options, ("strategy", "pool", "group"), "--models and a saved ensemble have no strategies")
-        return chosen_by_options(options)
+        if run is None:
+            chosen = chosen_by_hand(options.models, trusted)
+        else:
+            servers = options.allow_server
+            chosen = savedfolder.read(run, trust_remote_code=trusted, check_files=check_files, allow_servers=servers)
     else:
-        opened = Run.open(run)
-        chosen = plan_of_run(opened, options, say, options.method, options.k)
-        if isinstance(chosen, EnsembleSpec):
-            _refuse(options, ("group",), "only a router by groups reads it")
-            spec = chosen_by_options(options, chosen)
-            if not opened.result.strategies:
-                say(f"{run}: nothing was verified on held-out questions, so there is no evidence for what runs")
-            return spec
-        plan = chosen
-    return _with_options(plan, options, say)
+        chosen = plan_of_run(Run.open(run), options, say, options.method, options.k)
+    if isinstance(chosen, StrategyPlan):
+        return _with_options(chosen, options, say)
+    _refuse(options, ("group",), "only a router by groups reads it")
+    check_servers(chosen.members, options, options.run or "--models", is_trusted=options.names_places)
+    # An empty list is an option that is not given.
+    spec = chosen.with_decoding(
+        method=options.method,
+        k=options.k,
+        options=None if options.think is None else {THINK: options.think},
+        max_new_tokens=options.max_new_tokens,
+        stop=options.stop or None,
+    )
+    if len(spec.members) > 1:
+        check_members(spec.method, spec.members)
+    spec = replace(spec, members=loaded_as(spec.members, options))
+    if run is not None and is_run and not Run.open(run).result.strategies:
+        say(f"{run}: nothing was verified on held-out questions, so there is no evidence for what runs")
+    return spec
 
 
 def plan_of_run(
@@ -347,18 +318,18 @@ def plan_of_run(
     strategies = [figures_to_strategy(each, place) for each in compared]
     found = result.recommended
     recommended = None if found is None else figures_to_strategy(found, place)
+    spec = None
     if options.strategy is not None:
         strategy = find_strategy(options.strategy, strategies, place)
     elif method or k or recommended is None:
         spec = chosen_by_run(run, method=method, pool=pool, trusted=trusted)
         strategy = Decoded(tuple(member.name for member in spec.members), spec.method)
-        if recommended is not None:
-            _warn(strategy, recommended, strategies, compared, say)
-        return spec
     else:
         strategy = recommended
     if recommended is not None:
         _warn(strategy, recommended, strategies, compared, say)
+    if spec is not None:
+        return spec
     if isinstance(strategy, Decoded):
         return chosen_by_run(run, strategy.members, strategy.name, pool, trusted)
     entries = candidates_of_run(run, strategy.members, pool, trusted)
@@ -368,14 +339,15 @@ def plan_of_run(
         return chosen_by_run(run, strategy.members, ALONE, pool, trusted)
     # After the places: without a place no model runs, and that is the first thing to know.
     max_new_tokens, stop = limits_of_run(run)
-    return StrategyPlan(
-        strategy,
-        entries,
-        max_new_tokens,
-        stop,
-        task_of_run(run),
-        _reader(result, place) if strategy.COUNTS else None,
-    )
+    task, reader = task_of_run(run), None
+    if strategy.COUNTS and task is None:
+        raise InputError(
+            f"{place}: its answers come from logs, and only the tool that wrote them knows how to read an answer; "
+            "run `advisor select --logs ... --metric METRIC:PATTERN` again, then votes can run"
+        )
+    if strategy.COUNTS:
+        reader = VoteReader(result.task.metric, result.task.extract, f"{place}: task")
+    return StrategyPlan(strategy, entries, max_new_tokens, stop, task, reader)
 
 
 def _with_options(plan: StrategyPlan, options: ChosenOptions, say: Callable[[str], None]) -> StrategyPlan:
@@ -398,15 +370,6 @@ def _with_options(plan: StrategyPlan, options: ChosenOptions, say: Callable[[str
         max_new_tokens=options.max_new_tokens or plan.max_new_tokens,
         stop=options.stop or plan.stop,
     )
-
-
-def _reader(result: Result, place: str) -> VoteReader:
-    if result.provenance.logs and result.provenance.scoring is None:
-        raise InputError(
-            f"{place}: its answers come from logs, and only the tool that wrote them knows how to read an answer; "
-            "run `advisor select --logs ... --metric METRIC:PATTERN` again, then votes can run"
-        )
-    return VoteReader(result.task.metric, result.task.extract, f"{place}: task")
 
 
 def figures_to_strategy(figures: StrategyKey, place: str) -> Strategy:
@@ -440,10 +403,10 @@ def _warn(
     say: Callable[[str], None],
 ) -> None:
     """Say so if the evidence is against a strategy, or if there is no evidence for it."""
-    figures = {each: own.accuracy for each, own in zip(strategies, compared, strict=True)}
-    best, own = figures.get(recommended), figures.get(strategy)
     if strategy == recommended:
         return
+    figures = {each: own.accuracy for each, own in zip(strategies, compared, strict=True)}
+    best, own = figures.get(recommended), figures.get(strategy)
     recommendation = f"the recommended {label(recommended, strategies)}"
     if best is None or own is None:
         say(f"{label(strategy, strategies)} was not compared on held-out questions with {recommendation}")
