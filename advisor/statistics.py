@@ -122,7 +122,7 @@ def graded_interval(
 ) -> Interval:
     """Interval of a mean of graded scores or their differences, in points: the bootstrap, unless it has no width."""
     if np.ptp(values) > TOLERANCE:
-        return mean_interval(100 * values, alpha, seed)
+        return percentile_interval(resampled_means(100 * values[:, None], seed)[:, 0], alpha)
     # Equal grades on a few questions do not make the mean certain.
     return cluster_interval(values, np.arange(len(values)), alpha, ends)
 
@@ -168,7 +168,9 @@ def paired_intervals(
         mean, of_primary, _ = compared_lengths(other, primary, limits)
         is_longer = (mean or 0.0) > (of_primary or 0.0)
         longer, shorter = (column, 0) if is_longer else (0, column)
-        ratios = _ratios(length[:, longer], length[:, shorter])
+        # As in `length_ratio`: two empty responses have the ratio 1, a single empty one infinity.
+        empty = np.where(length[:, longer] == 0, 1.0, math.inf)
+        ratios = np.divide(length[:, longer], length[:, shorter], out=empty, where=length[:, shorter] != 0)
         intervals.append(
             (percentile_interval(accuracy[:, 0] - accuracy[:, column], alpha), percentile_interval(ratios, alpha))
         )
@@ -184,11 +186,6 @@ def resampled_means(values: Floats, seed: int = 0) -> Floats:
     rows = max(1, CHUNK // n)
     sizes = [min(rows, RESAMPLES - start) for start in range(0, RESAMPLES, rows)]
     return np.concatenate([generator.multinomial(n, chances, size) @ values for size in sizes]) / n
-
-
-def mean_interval(values: Floats, alpha: float = FIGURE_ALPHA, seed: int = 0) -> Interval:
-    """Percentile bootstrap of a mean, in the values' unit: for graded scores, which have no closed form."""
-    return percentile_interval(resampled_means(values[:, None], seed)[:, 0], alpha)
 
 
 def percentile_interval(samples: Floats, alpha: float = FIGURE_ALPHA) -> Interval:
@@ -413,9 +410,3 @@ def _lengths(profile: Profile, unit: LengthUnit) -> tuple[Floats, Floats]:
         return tokens * read, read * (tokens > 0)
     # None, an unknown length, becomes NaN.
     return np.array([answer.length for answer in profile.answers], dtype=np.float64), read
-
-
-def _ratios(longer: Floats, shorter: Floats) -> Floats:
-    # As in `length_ratio`: two empty responses have the ratio 1, a single empty one infinity.
-    empty = np.where(longer == 0, 1.0, math.inf)
-    return np.divide(longer, shorter, out=empty, where=shorter != 0)

@@ -91,7 +91,8 @@ def write_html(
     path: Path, template: str, scripts: Sequence[str] = (), styles: Sequence[str] = STYLES, **values: Any
 ) -> Path:
     """Write a page to a file, whole or not at all, and return its path; the template extends ``frame.html.j2``."""
-    style, script = (_contents(names) for names in (styles, scripts))
+    files = ([(_TEMPLATES / name).read_text(encoding="utf-8") for name in names] for names in (styles, scripts))
+    style, script = map("".join, files)
     content = (
         make_environment()
         .get_template(template)
@@ -111,10 +112,6 @@ def write_html(
             f"{path}: cannot be written ({error.strerror}); check the folder's permissions and space"
         ) from error
     return path
-
-
-def _contents(names: Sequence[str]) -> str:
-    return "".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in names)
 
 
 def _hash(content: str) -> str:

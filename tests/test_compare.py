@@ -26,9 +26,9 @@ from advisor.statistics import (
     cluster_interval,
     cluster_sign_flip,
     difference_of,
+    graded_interval,
     holm,
     mcnemar,
-    mean_interval,
     sign_flip,
 )
 
@@ -176,7 +176,7 @@ def test_graded_scores_have_the_intervals_of_the_paired_bootstrap() -> None:
     a, b, c = generator.random((3, 50))
     pairs = pairs_of(table(a, b, c), seed=7)
     for pair, differences in zip(pairs, (b - a, c - a, c - b), strict=True):
-        assert pair["difference_ci"] == pytest.approx(mean_interval(100 * differences, seed=7))
+        assert pair["difference_ci"] == pytest.approx(graded_interval(differences, seed=7))
 
 
 def test_graded_scores_have_the_p_values_of_the_permutation_test() -> None:

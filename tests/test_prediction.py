@@ -10,7 +10,6 @@ import pytest
 
 from advisor.advice import predict
 from advisor.advice.predict import (
-    PredictedSet,
     Prediction,
     Predictor,
     gaps_of,
@@ -19,6 +18,7 @@ from advisor.advice.predict import (
     real_sets,
 )
 from advisor.records import Answer, Limits, Profile
+from advisor.run.result import PredictedFigures
 from ensemble.errors import UniteError
 
 RULES = Limits(max_gap=100)
@@ -43,8 +43,9 @@ def graded(model: str, scores: Sequence[float]) -> Profile:
     return Profile(model, tuple(Answer(f"q{n}", "x", "x", score, "eos") for n, score in enumerate(scores)))
 
 
-def foreseen(models: str, points: float, rules: bool = False) -> PredictedSet:
-    return PredictedSet(tuple(models), Prediction(points, 2.0), 50.0, 60.0, rules)
+def foreseen(models: str, points: float, rules: bool = False) -> PredictedFigures:
+    ends = Prediction(points, 2.0).interval()
+    return PredictedFigures(models=tuple(models), predicted_gain=points, predicted_gain_ci=ends, rules=rules)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,8 @@ def test_every_set_of_fitting_lengths_is_predicted_once_the_best_first() -> None
         tuple(s) for s in ("ab", "ac", "ad", "bc", "bd", "abc", "abd", "acd", "bcd")
     }
     assert len(found) == 9
-    assert [one.prediction.points for one in found] == sorted((one.prediction.points for one in found), reverse=True)
+    gains = [one.predicted_gain or 0.0 for one in found]
+    assert gains == sorted(gains, reverse=True)
 
 
 def test_a_gap_over_the_limit_of_the_rules_excludes_no_set() -> None:

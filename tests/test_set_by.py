@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from test_pipeline import plan_of, plan_of_pool, run, spoil_ensembles
 
-from advisor.advice.predict import PredictedSet, Prediction
 from advisor.advice.rules import select, with_chosen_set
 from advisor.records import Limits, Standing
+from advisor.run.result import PredictedFigures
 from ensemble.common.schema import written
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ def test_a_decoded_set_has_the_measured_gain_of_its_strategy(place: Place, model
 def test_where_the_rules_leave_one_model_a_promising_set_is_still_verified(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch, gain: float
 ) -> None:
-    promise = PredictedSet(("alpha", "beta"), Prediction(gain, 2.0), 50.0, 60.0, rules=False)
+    promise = PredictedFigures(
+        models=("alpha", "beta"), predicted_gain=gain, predicted_gain_ci=(gain - 3, gain + 3), vote=50.0, oracle=60.0
+    )
     monkeypatch.setattr("advisor.jobs.held_out.predicted_sets", lambda *_: (promise,))
     plan = plan_of(place, models, "alpha", "beta", rules=Limits(max_models=1))
     result = run(plan)

@@ -247,9 +247,10 @@ def compare_by_labels(
     return tuple(results)
 
 
-def _best_first(result: StrategyResult) -> tuple[float, tuple[int, int]]:
-    # Rounded, so that a rounding error does not break a tie.
-    return -round(result.figures.expected_gain or 0.0, 9), result.strategy.sort_key
+def _best_first(result: StrategyResult) -> tuple[float, int, int]:
+    # Rounded, so that a rounding error does not break a tie. Of equally good strategies the simpler one comes first.
+    gain, strategy = round(result.figures.expected_gain or 0.0, 9), result.strategy
+    return -gain, strategy.SIMPLICITY, len(strategy.members)
 
 
 class _Answers(NamedTuple):

@@ -21,7 +21,7 @@ from advisor.run.result import Change, CutOff, DataWarning, RecommendedStrategy
 from advisor.statistics import Floats, is_binary, scores
 from advisor.strategies.replay import codes_of
 from advisor.strategies.strategy import AnsweredSplit
-from advisor.tasks.task import Example, Task
+from advisor.tasks.task import Task
 from ensemble.common.text import counted, shortened
 from ensemble.methods.voting import NONE, Codes, count_votes
 
@@ -353,7 +353,14 @@ def completed(split: AnsweredSplit) -> AnsweredSplit:
     if not any(each.truncated for each in (*profiles, *(each.profile for each in split.written.values()))):
         return split
     easy = np.mean([[answer.score for answer in each.answers] for each in profiles], axis=0)
-    right = [_right_answer(n, example, profiles) for n, example in enumerate(split.task.examples)]
+    # What a right response is read as; the reference where no model is right.
+    right = [
+        next(
+            (answer.extracted for answer in given if answer.score == 1 and answer.extracted is not None),
+            next(iter(example.accepted), None),
+        )
+        for example, *given in zip(split.task.examples, *(each.answers for each in profiles), strict=True)
+    ]
     written = {
         strategy: each._replace(profile=_completed(each.profile, easy, right))
         for strategy, each in split.written.items()
@@ -370,12 +377,6 @@ def _completed(profile: Profile, easy: Floats, right: Sequence[str | None]) -> P
         for n in places[: round(share * len(places))]
     }
     return replace(profile, answers=tuple(changed.get(n, answer) for n, answer in enumerate(profile.answers)))
-
-
-def _right_answer(n: int, example: Example, profiles: Sequence[Profile]) -> str | None:
-    """What a right response is read as; the reference where no model is right."""
-    found = (each.answers[n].extracted for each in profiles if each.answers[n].score == 1)
-    return next((text for text in found if text is not None), next(iter(example.accepted), None))
 
 
 def _text(cut: Sequence[Profile], changes: Sequence[Change], enough: int | None) -> str:

@@ -37,7 +37,8 @@ from scipy import stats
 
 from advisor.advice.rules import rank, select
 from advisor.records import ALPHA, Limits, Profile, join, signed
-from advisor.statistics import Floats, Interval, check_same_questions, is_binary, scores
+from advisor.run.result import PredictedFigures
+from advisor.statistics import Floats, Interval, check_same_questions, is_binary, scores, z_value
 from ensemble.errors import UniteError
 from ensemble.methods.voting import answer_key
 
@@ -56,9 +57,15 @@ class Prediction:
     points: float
     deviation: float
 
+    @classmethod
+    def of(cls, promise: PredictedFigures) -> Prediction:
+        """That of a set, from its figures."""
+        low, high = promise.predicted_gain_ci or (0.0, 0.0)
+        return cls((low + high) / 2, (high - low) / 2 / z_value(ALPHA))
+
     def interval(self, alpha: float = ALPHA) -> Interval:
         """Its interval; the true gain is beyond each end with the probability `alpha`, between 0 and 0.5."""
-        half = float(stats.norm.isf(alpha)) * self.deviation
+        half = z_value(alpha) * self.deviation
         return self.points - half, self.points + half
 
     def updated(self, points: float, error: float) -> Prediction:
@@ -76,17 +83,6 @@ class Prediction:
         """How much a set with this gain is expected to improve a best gain so far; 0 or more points."""
         z = (self.points - best) / self.deviation
         return self.deviation * float(stats.norm.pdf(z) + z * stats.norm.cdf(z))
-
-
-@dataclass(frozen=True, slots=True)
-class PredictedSet:
-    """A set that can decode together, the primary first, and what it promises in points."""
-
-    models: tuple[str, ...]
-    prediction: Prediction
-    vote: float
-    oracle: float
-    rules: bool
 
 
 class Predictor:
@@ -148,7 +144,7 @@ class Predictor:
         return shared
 
 
-def predicted_sets(profiles: Sequence[Profile], rules: Limits) -> tuple[PredictedSet, ...]:
+def predicted_sets(profiles: Sequence[Profile], rules: Limits) -> tuple[PredictedFigures, ...]:
     """The sets that could decode together, the most promising first.
 
     The members' lengths fit by the rules; the gap has no limit here, because the prediction takes it into account. With
@@ -165,23 +161,33 @@ def predicted_sets(profiles: Sequence[Profile], rules: Limits) -> tuple[Predicte
     found = [models for models in _sets(list(standings), rules.max_models) if models != greedy and fits(models)]
     if len(greedy) > 1:
         found.insert(0, greedy)
-    predicted = [
-        PredictedSet(models, predictor.decoded(models), *predictor.shares(models), rules=models == greedy)
-        for models in found
-    ]
+    predicted = []
+    for models in found:
+        gain, (vote, oracle) = predictor.decoded(models), predictor.shares(models)
+        predicted.append(
+            PredictedFigures(
+                models=models,
+                predicted_gain=gain.points,
+                predicted_gain_ci=gain.interval(),
+                vote=vote,
+                oracle=oracle,
+                rules=models == greedy,
+            )
+        )
     # The sort is stable: of equal predictions the set of the rules comes first, then pairs, then better models.
-    return tuple(sorted(predicted, key=lambda each: -round(each.prediction.points, 9)))
+    return tuple(sorted(predicted, key=lambda each: -round(each.predicted_gain or 0.0, 9)))
 
 
-def other_set_note(sets: Sequence[PredictedSet]) -> str | None:
+def other_set_note(sets: Sequence[PredictedFigures]) -> str | None:
     """A sentence that the prediction would choose another set than the rules; None if it would not."""
-    own = next((each for each in sets if each.rules), None)
-    if own is None or sets[0].prediction.points - own.prediction.points < WORTH:
+    own = next((each.predicted_gain for each in sets if each.rules), None)
+    best, gain = sets[0], Prediction.of(sets[0])
+    if own is None or gain.points - own < WORTH:
         return None
-    best, more = sets[0], sets[0].prediction.points - own.prediction.points
-    low, high = map(signed, best.prediction.interval())
+    more = gain.points - own
+    low, high = map(signed, gain.interval())
     return (
-        f"The prediction would choose {join(best.models)} instead: predicted gain {signed(best.prediction.points)} "
+        f"The prediction would choose {join(best.models)} instead: predicted gain {signed(gain.points)} "
         f"points (90% interval {low} to {high}), {more:.1f} more than that of the rules' set; --set-by predicted "
         "verifies it."
     )

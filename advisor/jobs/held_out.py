@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from advisor.advice.comparison import Compared, StrategyResult, expected_gain
-from advisor.advice.predict import WORTH, PredictedSet, other_set_note, predicted_sets, provenance, real_sets
+from advisor.advice.predict import WORTH, Prediction, other_set_note, predicted_sets, provenance, real_sets
 from advisor.advice.recommendation import FEW_QUESTIONS, least_gain
 from advisor.advice.rules import ProfiledPool, fitting_voters, with_chosen_set, without_failed
 from advisor.jobs.figures import measured
@@ -88,7 +88,7 @@ class ChosenSet:
     voters: tuple[str, ...] = ()
     fused: Mapping[Strategy, Replay] = field(default_factory=dict)
     trouble: str | None = None
-    sets: tuple[PredictedSet, ...] = ()
+    sets: tuple[PredictedFigures, ...] = ()
     note: str | None = None
 
     def splits(self, config: RunConfig, held_out: Task) -> tuple[AnsweredSplit, AnsweredSplit]:
@@ -109,16 +109,7 @@ class ChosenSet:
             return None
         gains = {each.strategy.members: each.gain.points for each in results if each.figures.is_decoded}
         sets = tuple(
-            PredictedFigures(
-                models=each.models,
-                predicted_gain=each.prediction.points,
-                predicted_gain_ci=each.prediction.interval(),
-                vote=each.vote,
-                oracle=each.oracle,
-                rules=each.rules,
-                decoded=each.models in gains,
-                measured_gain=gains.get(each.models),
-            )
+            each.model_copy(update={"decoded": each.models in gains, "measured_gain": gains.get(each.models)})
             for n, each in enumerate(self.sets)
             if n < _MOST_LISTED or each.rules or each.models in gains
         )
@@ -198,7 +189,7 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
     for predicted in queue:
         # The largest expected gain so far; the best single model gains 0.
         best_gain = max([0.0, *(each.expected for each in verified)])
-        if verified and predicted.prediction.improvement(best_gain) < WORTH:
+        if verified and Prediction.of(predicted).improvement(best_gain) < WORTH:
             break
         try:
             # The members' own answers were stored before: if memory ends here, no work is lost.
@@ -261,7 +252,7 @@ def _fused(
     return {fusion: made.replay._replace(profile=graded)}
 
 
-def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedSet, ...]:
+def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedFigures, ...]:
     """The sets to run on held-out questions, in this order."""
     models = chosen.selection.selected
     if config.set_by == "predicted" and chosen.sets:
@@ -269,7 +260,8 @@ def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedSet, ...]
     # A set that the rules leave empty may still pay: a gap of more than their limit is no proof.
     if len(models) < 2:
         least = config.rules.min_gain
-        return tuple(each for each in chosen.sets[:1] if each.prediction.points > least_gain(len(each.models), least))
+        gains = ((each, each.predicted_gain or 0.0) for each in chosen.sets[:1])
+        return tuple(each for each, gain in gains if gain > least_gain(len(each.models), least))
     return tuple(each for each in chosen.sets if each.models == models)
 
 

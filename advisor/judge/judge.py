@@ -190,7 +190,13 @@ class Judge:
         prompts = list(dict.fromkeys(shown.values()))
         for name, judged in zip(self.names, split.judged, strict=True):
             answers = self._answers(name, task, prompts)
-            unread = [each for each in prompts if self._is_unread(answers[each])]
+            unread = [
+                each
+                for each in prompts
+                if self._rubric.verdict == "text"
+                and answers[each].error is None
+                and verdict_of(self._rubric, answers[each]) is None
+            ]
             # Once more: most judges that reason at length can still write the verdict alone.
             answers |= self._answers(name, task, unread, again=True) if unread else {}
             values = {each: verdict_of(self._rubric, answer) for each, answer in answers.items()}
@@ -212,9 +218,6 @@ class Judge:
                 "command again: it continues from the stored responses and verdicts"
             ) from error
         return dict(zip(shown, profile.answers, strict=True))
-
-    def _is_unread(self, answer: Answer) -> bool:
-        return self._rubric.verdict == "text" and answer.error is None and verdict_of(self._rubric, answer) is None
 
     @cached_property
     def _control(self) -> tuple[str, ...]:

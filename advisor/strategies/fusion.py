@@ -144,18 +144,14 @@ class Fusion(Strategy):
         drafts = "a draft" if self.draws == 1 else f"{self.draws} drafts"
         each = " each" if len(self.panel) > 1 else ""
         return (
-            f"Ask {self._panel} for {drafts}{each}{times}, and let {self.writer} read the drafts and write the answer "
-            "(fusion)"
+            f"Ask {join(self.panel)} for {drafts}{each}{times}, and let {self.writer} read the drafts and write the "
+            "answer (fusion)"
         )
 
     def headline(self) -> str:
         """See :meth:`Strategy.headline`."""
         count = len(self.panel) * self.draws
         return f"Let {self.writer} write the answer from {in_words(count)} {'draft' if count == 1 else 'drafts'}."
-
-    @property
-    def _panel(self) -> str:
-        return join(self.panel)
 
 
 def prompt_template(source: str, file: str = "the writer's prompt") -> Template:

@@ -93,7 +93,8 @@ class GroupRouter(Strategy):
 
     def flow(self, question: QuestionText) -> Flow:
         """Ask the member of the group; the others, in their order, only if it fails."""
-        first = self._member_of(question.group)
+        # A group without dev questions goes to the most accurate member.
+        first = self._places.get(question.group or "", 0)
         order = [first, *(each for each in range(len(self.members)) if each != first)]
         for number, member in enumerate(order):
             (reply,) = yield [Call((member,))]
@@ -123,22 +124,16 @@ class GroupRouter(Strategy):
 
     def list_members(self, names: Sequence[str]) -> str:
         """The members with the groups that they answer."""
-        return "; ".join(map(self._with_groups, names))
-
-    def _with_groups(self, name: str) -> str:
+        own = {name: listed_groups(groups) for name, groups in self._groups_of().items()}
         # New groups, and prompts without one, go to the first model.
-        others = ["all others"] if name == self.members[0] else []
-        return f"{name}: {', '.join([*listed_groups(self._groups_of()[name]), *others]) or 'no group'}"
+        own[self.members[0]].append("all others")
+        return "; ".join(f"{name}: {', '.join(own[name]) or 'no group'}" for name in names)
 
     def _groups_of(self) -> dict[str, list[str]]:
         own: dict[str, list[str]] = {name: [] for name in self.members}
         for group, name in self.routes:
             own[name].append(group)
         return own
-
-    def _member_of(self, group: str | None) -> int:
-        """The number of a group's member; a group without dev questions goes to the most accurate one."""
-        return self._places.get(group or "", 0)
 
     @cached_property
     def _places(self) -> dict[str, int]:

@@ -126,11 +126,6 @@ class Strategy(ABC):
         return str(len(self.members)), self.members[0]
 
     @property
-    def sort_key(self) -> tuple[int, int]:
-        """Its place among equally good strategies: the simpler one first, then the one with fewer members."""
-        return self.SIMPLICITY, len(self.members)
-
-    @property
     def responses_per_member(self) -> int:
         """How many responses of each member a question takes."""
         return 1
@@ -303,13 +298,6 @@ class TrainingData:
     def profiles(self, names: Sequence[str]) -> list[Profile]:
         """The answers of some models."""
         return [self.questions.profiles[name] for name in names]
-
-
-def vote_sizes(given: TrainingData) -> list[int]:
-    """The sizes of votes to compare: the smallest vote, and that of all who fit. Between them lie gain and cost."""
-    if not given.can_vote or len(given.voters) < FEWEST_VOTERS:
-        return []
-    return sorted({FEWEST_VOTERS, len(given.voters)})
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.strategies.strategy import Call, Flow, QuestionText, Reply, Strategy, TrainingData, vote_sizes
+from advisor.strategies.strategy import FEWEST_VOTERS, Call, Flow, QuestionText, Reply, Strategy, TrainingData
 from advisor.tasks.metrics import LETTERS_ALONE, get_metric
 from advisor.tasks.task import MAX_RESPONSE, Task, read_answer
 from advisor.tasks.templates import check_pattern
@@ -41,8 +41,10 @@ class Vote(Strategy):
     @classmethod
     def learn(cls, given: TrainingData) -> Iterator[Vote]:
         """See :meth:`Strategy.learn`."""
-        for size in vote_sizes(given):
-            yield cls(given.voters[:size])
+        if given.can_vote and len(given.voters) >= FEWEST_VOTERS:
+            # The smallest vote, and that of all who fit. Between them lie gain and cost.
+            for size in sorted({FEWEST_VOTERS, len(given.voters)}):
+                yield cls(given.voters[:size])
 
     def flow(self, question: QuestionText) -> Flow:  # noqa: ARG002
         """Ask members until the vote is decided; those at once that are asked even if they all agree."""

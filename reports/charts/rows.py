@@ -120,7 +120,8 @@ def accuracy_and_cost(
 ) -> str | None:
     """Draw the accuracy of each row on the left and its cost on the right; None if no accuracy is known.
 
-    A row is a name, measurements, the shape of its mark, whether the name is bold, and a cost, which `written` formats.
+    A row is a name, measurements, the shape of its mark, whether the name is bold, and a cost, which `written`
+    formats; the unit is the first word of `cost`.
     """
     known = [row for row in rows if row[1].accuracy is not None]
     if not known:
@@ -140,7 +141,7 @@ def accuracy_and_cost(
     for y, (name, row, shape, _, own) in enumerate(known):
         accuracy_mark(axes, name, row, shape, y)
         if right is not None and own is not None and own > 0:
-            mark(right, own, y, shape, title=f"{name}: {written(own)}")
+            mark(right, own, y, shape, title=f"{name}: {written(own)} {cost.partition(' ')[0]}")
     what = f"{measure.capitalize()} with intervals and {cost}"
     return markup(axes, f"{what} of {len(known)} methods and models; the table has the numbers.")
 

@@ -137,7 +137,7 @@ def _draw_methods(evaluation: Evaluation, measure: str, width: int) -> str | Non
         (row.name, row, _shape(row), isinstance(row, EvaluatedMethod) and row.level != "control", row.ms_per_token)
         for row in known
     ]
-    return accuracy_and_cost(rows, width, next(best, None), "ms a token", _milliseconds, log=True, measure=measure)
+    return accuracy_and_cost(rows, width, next(best, None), "ms a token", text.milliseconds, log=True, measure=measure)
 
 
 def _shape(row: EvaluatedModel | EvaluatedMethod) -> str:
@@ -145,7 +145,3 @@ def _shape(row: EvaluatedModel | EvaluatedMethod) -> str:
     if isinstance(row, EvaluatedModel) or row.level == "control":
         return "selected"
     return shape_of(row.difference)
-
-
-def _milliseconds(value: float) -> str:
-    return f"{text.milliseconds(value)} ms"

@@ -113,11 +113,7 @@ def _draw(result: Result, width: int) -> str | None:
     best = max((row.accuracy for _, row in drawn if row.is_single and row.accuracy is not None), default=None)
     key = recommended.key if recommended else None
     rows = [(name, row, _shape(row), row.key == key, row.calls_per_question) for name, row in drawn]
-    return accuracy_and_cost(rows, width, best, "calls a question", _calls, log=False, measure=result.measure)
-
-
-def _calls(value: float) -> str:
-    return f"{text.decimals(value)} calls"
+    return accuracy_and_cost(rows, width, best, "calls a question", text.decimals, log=False, measure=result.measure)
 
 
 def _shape(row: StrategyFigures) -> str:
