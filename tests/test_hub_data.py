@@ -74,6 +74,18 @@ BUILTIN: dict[str, tuple[str, str, str, str, dict[str, Any]]] = {
     ),
 }
 """The layout of each on the hub: its id, files, configurations, splits, and a record."""
+READ: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "gsm8k": ((), ("2",)),
+    "arc_challenge": (("w", "x", "y"), ("B",)),
+    "piqa": (("x", "y"), ("B",)),
+    "bbh": ((), ("(B)",)),
+    "mmlu": (("w", "x", "y", "z"), ("D",)),
+    "triviaqa": ((), ("x", "y")),
+    "nq_open": ((), ("x",)),
+    "mbpp": ((), ("assert x",)),
+    "mt_bench": ((), ("x",)),
+}
+"""The options and the accepted texts of this record."""
 FIRST_IDS = {"train": 601, "test": 11, "validation": 511, "prompt": 2}
 """The numbers of MBPP's tasks."""
 
@@ -136,6 +148,7 @@ def test_a_built_in_task_is_the_same_from_an_empty_cache_a_full_one_and_without_
     downloads = {path.rpartition("/")[2] for path, _, _ in raw.asked if path.endswith(".parquet")}
     # Its train split is twenty times as large as the rest, and no task uses it.
     assert not any("auxiliary" in each for each in downloads)
+    assert (first.examples[0].choices, first.examples[0].accepted) == READ[name]
     told.clear()  # as in another process
     raw.asked.clear()
     again = load_task(name, split="dev", limit=3)

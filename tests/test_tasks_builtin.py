@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from decimal import Decimal
 from pathlib import Path
 
 import pytest
-import yaml
 
 from advisor.tasks import list_tasks, load_task
 from ensemble.errors import InputError
@@ -35,17 +33,6 @@ def test_gsm8k_dev_is_300_of_train_and_held_out_is_all_of_test() -> None:
     assert held_out == questions("gsm8k", "test")
     assert len(held_out) == 1319
     assert not set(dev) & set(held_out)
-
-
-@needs_data
-def test_every_gold_answer_of_gsm8k_is_an_integer_and_the_same_in_the_cleaned_copy() -> None:
-    cleaned = records("gsm8k/test_cleaned.jsonl")
-    task = load_task("gsm8k", split="test", data_dir=DATA)
-    assert all(Decimal(example.accepted[0].replace(",", "")) % 1 == 0 for example in task.examples)
-    scores = [
-        task.score(example, record["answer"]).value for example, record in zip(task.examples, cleaned, strict=True)
-    ]
-    assert sum(scores) == 1319
 
 
 @needs_data
@@ -83,31 +70,21 @@ PAPERS = ["arc_challenge", "bbh", "flores", "flores_bleu", "gsm8k", "mmlu", "nq_
 
 def test_the_papers_tasks_are_all_there() -> None:
     assert {task.name for task in list_tasks()} == {*PAPERS, "mbpp", "mt_bench", "vicuna_bench", "word_problems"}
+    assert all(task.summary and task.name == task.file.stem for task in list_tasks())
 
 
 @needs_data
-@pytest.mark.parametrize("name", [*(name for name in PAPERS if name != "flores_bleu"), "mbpp"])
-def test_dev_and_held_out_share_no_question_and_no_shot(name: str) -> None:
-    dev, held_out = (load_task(name, split=split, data_dir=DATA) for split in ("dev", "held_out"))
-    asked = {example.question for example in dev.examples}
-    assert not asked & {example.question for example in held_out.examples}
-    assert dev.examples[0].prefix == held_out.examples[0].prefix
-    assert not any(example.question in dev.examples[0].prefix for example in dev.examples + held_out.examples)
-
-
-@needs_data
-@pytest.mark.parametrize("name", PAPERS)
-def test_every_accepted_text_scores_one(name: str) -> None:
-    task = load_task(name, data_dir=DATA, limit=200)
-    for example in task.examples:
-        assert all(task.score(example, f" {text}").value == 1 for text in example.accepted)
-
-
-@needs_data
-def test_triviaqas_dev_and_shots_are_taken_out_of_its_test_file() -> None:
-    assert len(questions("triviaqa", "test", shots=0)) == 6000  # and no more: some hold U+2028
-    assert len(questions("triviaqa", "dev")) == 1900
-    assert len(questions("triviaqa", "held_out")) == 6000 - 1900 - 5
+@pytest.mark.parametrize("name", [*PAPERS, "mbpp"])
+def test_dev_and_held_out_share_no_question_and_no_shot_and_every_accepted_text_scores_one(name: str) -> None:
+    dev = load_task(name, data_dir=DATA)
+    if name != "flores_bleu":  # it has the data of flores
+        held_out = load_task(name, split="held_out", data_dir=DATA)
+        asked = {example.question for example in dev.examples}
+        assert not asked & {example.question for example in held_out.examples}
+        assert dev.examples[0].prefix == held_out.examples[0].prefix
+        assert not any(example.question in dev.examples[0].prefix for example in dev.examples + held_out.examples)
+    for example in dev.examples[:200] if name != "mbpp" else ():
+        assert all(dev.score(example, f" {text}").value == 1 for text in example.accepted)
 
 
 @needs_data
@@ -208,50 +185,3 @@ def test_flores_without_local_data_says_so() -> None:
         InputError, match=r"not on the hub; give --data the folder that holds flores101/devtest/eng\.devtest"
     ):
         load_task("flores")
-
-
-HUB_RECORDS: list[tuple[str, dict[str, object], tuple[str, ...], tuple[str, ...]]] = [
-    (
-        "arc_challenge",
-        {"question": "q", "choices": {"text": ["w", "x", "y"], "label": ["1", "2", "3"]}, "answerKey": "2"},
-        ("w", "x", "y"),
-        ("B",),
-    ),
-    ("piqa", {"goal": "q", "sol1": "x", "sol2": "y", "label": 1}, ("x", "y"), ("B",)),
-    (
-        "mmlu",
-        {"question": "q", "subject": "us_law", "choices": ["w", "x", "y", "z"], "answer": 3},
-        ("w", "x", "y", "z"),
-        ("D",),
-    ),
-    ("triviaqa", {"question": "q", "answer": {"value": "y", "aliases": ["x", "y"]}}, (), ("y", "x")),
-    ("nq_open", {"question": "q", "answer": ["x", "y"]}, (), ("x", "y")),
-    ("gsm8k", {"question": "q", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}, (), ("2",)),
-    ("bbh", {"input": "q", "target": "(A)"}, (), ("(A)",)),
-    ("mbpp", {"task_id": 11, "text": "q", "code": "", "test_setup_code": "", "test_list": ["x", "y"]}, (), ("x", "y")),
-]
-
-
-@pytest.mark.parametrize(("name", "record", "choices", "accepted"), HUB_RECORDS, ids=[case[0] for case in HUB_RECORDS])
-def test_a_record_as_the_hub_has_it_gives_what_a_local_one_gives(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    record: dict[str, object],
-    choices: tuple[str, ...],
-    accepted: tuple[str, ...],
-) -> None:
-    """The hub's own fields, from a folder that `datasets` reads in the hub's place."""
-    datasets = pytest.importorskip("datasets")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    built_in = next(task.file for task in list_tasks() if task.name == name)
-    content = yaml.safe_load(built_in.read_text(encoding="utf-8"))
-    (tmp_path / "hub").mkdir()
-    for split in ("train", "validation", "test"):
-        (tmp_path / "hub" / f"{split}.jsonl").write_text(json.dumps(record), encoding="utf-8")
-    content["data"] = {**content["data"], "hub": "./hub", "config": "default", "held_out": "test"}
-    content["data"].pop("revision", None)
-    (tmp_path / "task.yaml").write_text(json.dumps(content), encoding="utf-8")
-    example = load_task(tmp_path / "task.yaml", split=content["data"]["held_out"], shots=0).examples[0]
-    assert (example.choices, example.accepted) == (choices, accepted)
-    assert "q" in example.question
