@@ -15,6 +15,8 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from servers import Raw
 
+    from ensemble import Ensemble
+
 # A test process holds millions of objects of its libraries. To visit all of them for garbage as often as Python does by
 # default takes a fifth of its time.
 gc.set_threshold(50_000, 20, 50)
@@ -33,6 +35,27 @@ def own_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for joint vocabularies, so that each is built once."""
     return tmp_path_factory.mktemp("tables")
+
+
+@pytest.fixture(scope="session")
+def sure(tables: Path) -> Ensemble:
+    """It writes `test_ensemble_api.SCRIPT` round and round, without an end."""
+    from test_ensemble_api import member, writer
+
+    from ensemble import Ensemble
+
+    return Ensemble([writer(), member("unigram with bytes", 1)], weights=[9, 1], cache_dir=tables)
+
+
+@pytest.fixture(scope="session")
+def alone(tables: Path) -> dict[str, Ensemble]:
+    """Three models, each alone, by name."""
+    from test_ensemble_api import member, writer
+
+    from ensemble import Ensemble
+
+    members = {"sure": writer(), "bytes": member("bytes", 1), "unigram": member("unigram with bytes", 2)}
+    return {name: Ensemble([each], method="average", cache_dir=tables) for name, each in members.items()}
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import openai
 
@@ -50,6 +51,12 @@ class Reply:
         return found
 
 
+def head_of(path: str, *lines: str) -> bytes:
+    """The head of a request with a JSON body."""
+    first = (f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json")
+    return "\r\n".join([*first, *lines, "", ""]).encode()
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
     """A server that runs."""
@@ -81,6 +88,22 @@ class Running:
         except urllib.error.HTTPError as error:
             with error:
                 return Reply(error.code, error.headers, error.read().decode())
+
+    def complete(self, **fields: Any) -> Reply:
+        """Ask for a completion of "x"."""
+        return self.ask("/v1/completions", json.dumps({"model": "tiny", "prompt": "x", **fields}))
+
+    def connect(self, data: bytes = b"") -> socket.socket:
+        """A connection that has sent some bytes."""
+        place = urlsplit(self.url)
+        made = socket.create_connection((str(place.hostname), place.port or 0), timeout=20)
+        made.sendall(data)
+        return made
+
+    def post(self, path: str, body: dict[str, Any]) -> socket.socket:
+        """A connection that has sent a request and waits."""
+        content = json.dumps(body).encode()
+        return self.connect(head_of(path, f"Content-Length: {len(content)}") + content)
 
     def figure(self, name: str) -> float:
         """A figure of ``/metrics``, summed over its labels."""

@@ -76,22 +76,6 @@ def test_threads_do_so_many_pieces_of_work_at_a_time_and_none_that_is_cancelled_
     threads.close()
 
 
-@pytest.mark.parametrize(("given", "calls"), [({"retries": 2}, 3), ({"retries": 0}, 1), ({"patience": 0.0}, 1)])
-def test_a_call_is_tried_again_as_often_as_it_may_be(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, float], calls: int
-) -> None:
-    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.001)
-    tried = []
-
-    def call() -> None:
-        tried.append(len(tried))
-        raise OSError(f"fault {len(tried)}")
-
-    with pytest.raises(OSError, match=f"fault {calls}"):
-        client.retried(call, lambda error: isinstance(error, OSError), **given)  # type: ignore[arg-type]
-    assert len(tried) == calls
-
-
 def test_an_error_that_stays_is_raised_at_once_and_a_pause_that_it_names_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

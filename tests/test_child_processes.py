@@ -58,17 +58,9 @@ LIMITS = "from ensemble.common.limits import limited_process"
 CALL = "print(limited_process().call('re:escape', '.'))"
 
 
-def test_the_child_with_limits_does_not_import_from_the_working_folder(trap: Path) -> None:
-    assert in_folder(trap, f"{LIMITS}; {CALL}") == "\\.\n"
-
-
-def test_nor_does_it_where_its_parent_does(trap: Path) -> None:
+def test_a_child_does_not_import_from_the_working_folder_where_its_parent_does(trap: Path) -> None:
     # As in a notebook: the parent's path begins with the working folder.
-    in_folder(trap, f"{LIMITS}; import sys; sys.path.insert(0, ''); {CALL}")
-
-
-def test_the_sandbox_does_not_import_from_the_working_folder(trap: Path) -> None:
-    assert in_folder(trap, "from advisor.sandbox.run_program import run; print(run('import json, re, enum', ()))")
+    assert in_folder(trap, f"{LIMITS}; import sys; sys.path.insert(0, ''); {CALL}") == "\\.\n"
 
 
 def test_a_command_in_a_downloaded_folder_runs_no_code_of_it(trap: Path) -> None:
@@ -97,16 +89,22 @@ except Exception as error:
     assert in_folder(trap, code) == "/my/code\n"
 
 
-def test_other_children_do_not_take_the_import_path_of_the_environment(
+def test_children_and_the_sandbox_do_not_take_the_import_path_of_the_environment(
     trap: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", ":")
-    in_folder(trap, f"{LIMITS}; {CALL}; from advisor.sandbox.run_program import run; print(run('import json', ()))")
+    in_folder(trap, f"{LIMITS}; {CALL}; from advisor.sandbox.run_program import run; print(run('import re, enum', ()))")
 
 
-def calls(path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def product() -> dict[str, ast.Module]:
+    """Each file of the product, by its path."""
+    files = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in files}
+
+
+def calls(tree: ast.Module) -> Iterator[str]:
     """The names of the calls in a file that start a process."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     imported: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -114,23 +112,17 @@ def calls(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
             continue
-        module, _, name = imported.get(ast.unparse(node.func), ast.unparse(node.func)).rpartition(".")
+        module, _, name = imported.get(spelled := ast.unparse(node.func), spelled).rpartition(".")
         module = imported.get(module, module)
         known = module in _MODULES or module.startswith("multiprocessing")
         if known and (name in _CALLS or name.startswith(("exec", "spawn"))):
             yield name
 
 
-def test_every_place_that_starts_a_process_is_known() -> None:
-    found = {
-        (str(path.relative_to(ROOT)), name)
-        for package in PACKAGES
-        for path in (ROOT / package).rglob("*.py")
-        for name in calls(path)
-    }
-    assert found == set(STARTS)
+def test_every_place_that_starts_a_process_is_known(product: dict[str, ast.Module]) -> None:
+    assert {(path, name) for path, tree in product.items() for name in calls(tree)} == set(STARTS)
 
 
 def test_what_benchmarks_start_is_isolated() -> None:
@@ -168,15 +160,13 @@ PARSERS = {
 }
 
 
-def test_every_native_parser_is_known() -> None:
+def test_every_native_parser_is_known(product: dict[str, ast.Module]) -> None:
     found = set()
-    for package in PACKAGES:
-        for path in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-                names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-                tops = {name.partition(".")[0] for name in names}
-                found |= {(str(path.relative_to(ROOT)), top) for top in tops & NATIVE}
+    for path, tree in product.items():
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            found |= {(path, top) for top in {name.partition(".")[0] for name in names} & NATIVE}
     assert found == set(PARSERS)
 
 

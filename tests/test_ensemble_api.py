@@ -42,12 +42,6 @@ def pair(tables: Path) -> Ensemble:
     return Ensemble([member("bytes"), member("unigram with bytes", 1)], cache_dir=tables)
 
 
-@pytest.fixture
-def sure(tables: Path) -> Ensemble:
-    """Its primary writes `SCRIPT`, so what it writes is known, and drafted."""
-    return Ensemble([writer(), member("unigram with bytes", 1)], weights=[9, 1], cache_dir=tables)
-
-
 # The end of a text
 
 

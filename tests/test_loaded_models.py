@@ -20,7 +20,7 @@ from ensemble.models import memory
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:
-    from pools import Place
+    from pools import Place, Prepare
 
 pytest_plugins = ["pools"]
 
@@ -77,26 +77,6 @@ def test_a_set_has_the_threads_that_its_members_need(
         torch.set_num_threads(before)
     assert used == [2, 3, 2]
     assert loaded.threads == counts
-
-
-def test_a_run_records_its_threads_and_changes_those_of_no_other_code(
-    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ensemble.models.member.fastest_threads", lambda *_: 3)
-    before = torch.get_num_threads()
-    place.job(models)
-    assert place.advisor(*SELECT, "--out", "run").status == 0
-    assert {each["threads"] for each in result()["provenance"]["loads"].values()} == {3}
-    assert torch.get_num_threads() == before
-
-
-def test_models_run_on_the_processor_of_a_machine_with_a_gpu(
-    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Nothing has asked the GPU for memory then, and CUDA refuses to count it.
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    place.job(models)
-    assert place.advisor(*SELECT, "--device", "cpu", "--out", "run").status == 0
 
 
 @pytest.mark.parametrize(
@@ -190,27 +170,38 @@ def test_idle_models_are_not_counted_as_memory_of_the_one_in_use(loaded: LoadedM
 # --- Whole runs ---
 
 
-def test_short_memory_costs_loads_and_changes_no_response(
-    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place.job(models)
-    assert place.advisor(*SELECT, "--out", "roomy", "--cache-dir", "one").status == 0
+@pytest.fixture
+def roomy(place: Place, models: Path, monkeypatch: pytest.MonkeyPatch, prepare: Prepare) -> Place:
+    """A run with room for all models, each with three threads, on the processor of a machine with a GPU."""
+    # Nothing has asked the GPU for memory then, and CUDA refuses to count it.
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+
+    def make() -> None:
+        monkeypatch.setattr("ensemble.models.member.fastest_threads", lambda *_: 3)
+        before = torch.get_num_threads()
+        place.job(models)
+        assert place.advisor(*SELECT, "--out", "roomy", "--cache-dir", "one").status == 0
+        assert torch.get_num_threads() == before
+
+    prepare("roomy", place, make)
+    return place
+
+
+def test_short_memory_costs_loads_and_changes_no_response(roomy: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FREE, lambda _: 1)
-    assert place.advisor(*SELECT, "--out", "short", "--cache-dir", "two").status == 0
+    assert roomy.advisor(*SELECT, "--out", "short", "--cache-dir", "two").status == 0
     loads = [result(folder)["provenance"]["loads"] for folder in ("roomy", "short")]
-    assert {each["count"] for each in loads[0].values()} == {1}
+    assert {(each["count"], each["threads"]) for each in loads[0].values()} == {(1, 3)}
     assert min(each["count"] for each in loads[1].values()) > 1
-    roomy, short = (Path(folder, "samples.jsonl").read_bytes() for folder in ("roomy", "short"))
-    assert roomy == short
+    own, short = (Path(folder, "samples.jsonl").read_bytes() for folder in ("roomy", "short"))
+    assert own == short
 
 
-def test_evaluate_uses_the_models_of_all_methods_again(place: Place, models: Path) -> None:
-    place.job(models)
-    assert place.advisor(*SELECT, "--out", "run").status == 0
-    ran = place.advisor(
-        "evaluate", "run", "--task", "task.yaml", "--split", "held_out", "--methods", "unite,gac,average", "--json"
+def test_evaluate_uses_the_models_of_all_methods_again(roomy: Place) -> None:
+    ran = roomy.advisor(
+        "evaluate", "roomy", "--task", "task.yaml", "--split", "held_out", "--methods", "unite,gac,average", "--json"
     )
-    loads = json.loads(Path("run", "evaluation.json").read_text(encoding="utf-8"))["provenance"]["loads"]
+    loads = json.loads(Path("roomy", "evaluation.json").read_text(encoding="utf-8"))["provenance"]["loads"]
     assert ran.status == 0
     assert {each["count"] for each in loads.values()} == {1}
 
@@ -280,12 +271,5 @@ def test_the_limit_of_a_control_group_counts(
     monkeypatch.setattr(memory, "_GROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(memory, "_GROUP_ROOT", tmp_path / "fs")
     assert list(memory.free_in_groups()) == [400]
-
-
-def test_a_control_group_without_a_limit_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "cgroup").write_text("0::/\n")
-    for name, content in (("memory.max", "max"), ("memory.current", "9"), ("memory.stat", "inactive_file 3")):
-        (tmp_path / name).write_text(content)
-    monkeypatch.setattr(memory, "_GROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(memory, "_GROUP_ROOT", tmp_path)
+    (group / limit).write_text("max")
     assert list(memory.free_in_groups()) == []

@@ -6,6 +6,7 @@ import copy
 import ctypes
 import dataclasses
 import gc
+import json
 import math
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from typing import Any
 import openai
 import pytest
 from running_server import Running, serving
-from test_ensemble_api import SCRIPT, member, writer
+from test_ensemble_api import SCRIPT, member
 
 from advisor.serving.protocol import RequestLimits
 from ensemble import Ensemble
@@ -31,12 +32,6 @@ TEMPLATE = (
     "<{{ message.role }}>{{ message.content }}\n{% endfor %}<assistant>"
 )
 LIMITS = RequestLimits(new_tokens=400, default_tokens=24)
-
-
-@pytest.fixture(scope="module")
-def sure(tables: Path) -> Ensemble:
-    """It writes `SCRIPT` round and round."""
-    return Ensemble([writer(), member("unigram with bytes", 1)], weights=[9, 1], cache_dir=tables)
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +68,8 @@ def test_a_completion_is_what_the_ensemble_writes(sure: Ensemble, client: openai
     assert counted == (len(sure.encode("x")[0]), 30, len(sure.encode("x")[0]) + 30)
 
 
-def test_without_a_limit_a_text_has_the_usual_length(client: openai.OpenAI) -> None:
-    made = client.completions.create(model="tiny", prompt="x")
-    assert made.usage is not None
-    assert made.usage.completion_tokens == LIMITS.default_tokens
+def test_without_a_limit_a_text_has_the_usual_length(server: Running) -> None:
+    assert json.loads(server.complete().text)["usage"]["completion_tokens"] == LIMITS.default_tokens
 
 
 @pytest.mark.parametrize("stop", ["mat", ["zzz", "今天", "mat."], "🙂"])
@@ -239,18 +232,13 @@ def test_a_conversation_goes_through_every_members_chat_template(tables: Path) -
         single = client.chat.completions.create(model="tiny", messages=messages[1:2], max_tokens=12)
         late = running_error(client, [*messages, messages[0]])
     plain = Ensemble([dataclasses.replace(one, chat_template="never") for one in ensemble.members], cache_dir=tables)
-    wanted = plain.generate([read, "<user>x\n<assistant>"], max_new_tokens=12)
     # A template's text is read without special tokens; those of these tokenizers add <s> for one of the members.
     assert made.usage is not None
     assert made.usage.prompt_tokens == len(plain.encode(read)[0])
-    assert made.choices[0].message.content == ensemble.generate([conversation(messages)], max_new_tokens=12)[0].text
+    own = [{**message, "role": message["role"].replace("developer", "system")} for message in messages]
+    assert made.choices[0].message.content == ensemble.generate([own], max_new_tokens=12)[0].text
     assert single.choices[0].message.content == ensemble.generate(["x"], max_new_tokens=12)[0].text
-    assert len(wanted) == 2
     assert "a system message comes first" in late
-
-
-def conversation(messages: Any) -> list[dict[str, str]]:
-    return [{**message, "role": message["role"].replace("developer", "system")} for message in messages]
 
 
 def running_error(client: openai.OpenAI, messages: Any) -> str:
@@ -282,17 +270,15 @@ def test_another_model_is_not_found(client: openai.OpenAI, name: str) -> None:
             client.models.retrieve(name)
 
 
-def test_figures_count_tokens_and_texts(server: Running, client: openai.OpenAI) -> None:
+def test_figures_count_tokens_and_texts(server: Running) -> None:
     before = [server.figure(f"advisor_{name}_tokens_total") for name in ("prompt", "new")]
-    client.completions.create(model="tiny", prompt="xyz", max_tokens=7)
+    server.complete(prompt="xyz", max_tokens=7)
     after = [server.figure(f"advisor_{name}_tokens_total") for name in ("prompt", "new")]
     assert [b - a for a, b in zip(before, after, strict=True)] == [3, 7]
     assert server.figure("advisor_running_texts") == server.figure("advisor_waiting_texts") == 0
     assert server.figure("advisor_batch_rows_count") > 0
     assert server.figure("advisor_first_token_seconds_count") > 0
-
-
-def test_figures_have_no_second_ones_with_times(server: Running) -> None:
+    # No second figures with times.
     assert "_created" not in server.ask("/metrics").text
 
 

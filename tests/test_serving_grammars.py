@@ -5,20 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import llguidance
 import openai
 import pytest
 from running_server import Running, serving
-from test_ensemble_api import member, writer
 
 from advisor.serving.grammar_checks import GrammarChecks
 from advisor.serving.protocol import RequestLimits
@@ -29,17 +25,12 @@ from ensemble.step.grammar import GrammarState
 
 LIMITS = RequestLimits(new_tokens=400, default_tokens=20)
 MESSAGES: list[Any] = [{"role": "user", "content": "Who?"}]
-
-
-@pytest.fixture(scope="module")
-def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Ensemble:
-    tables = tmp_path_factory.mktemp("tables")
-    return Ensemble([writer(), member("unigram with bytes", 1)], weights=[9, 1], cache_dir=tables)
+CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture
-def running(ensemble: Ensemble) -> Iterator[Running]:
-    with serving(ensemble, LIMITS) as found:
+def running(sure: Ensemble) -> Iterator[Running]:
+    with serving(sure, LIMITS) as found:
         yield found
 
 
@@ -53,17 +44,6 @@ def body(schema: dict[str, Any]) -> dict[str, Any]:
     return {"model": "tiny", "messages": MESSAGES, "response_format": form}
 
 
-def opened(running: Running, schema: dict[str, Any]) -> socket.socket:
-    """A connection that has sent a request and waits."""
-    place = urlsplit(running.url)
-    assert place.hostname is not None and place.port is not None
-    connection = socket.create_connection((place.hostname, place.port))
-    data = json.dumps(body(schema)).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Type: application/json\r\n"
-    connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
-    return connection
-
-
 def answer(client: openai.OpenAI, **options: Any) -> str:
     made = client.with_options(timeout=20).chat.completions.create(model="tiny", messages=MESSAGES, **options)
     return made.choices[0].message.content or ""
@@ -73,20 +53,20 @@ def test_chats_are_answered_while_hostile_grammars_are_checked(running: Running)
     client = running.client()
     with contextlib.ExitStack() as stack:
         for number in range(60):
-            stack.enter_context(opened(running, hostile(number)))
+            stack.enter_context(running.post(CHAT, body(hostile(number))))
         assert answer(client)
         # Their clients leave.
     for number in range(60):
-        opened(running, hostile()).close()
+        running.post(CHAT, body(hostile())).close()
         if number % 20 == 0:
             answer(client, response_format={"type": "json_object"})
     assert answer(client, response_format=body({"type": "boolean"})["response_format"]) in ("true", "false")
 
 
-def test_a_signal_ends_the_server_while_grammars_are_checked(ensemble: Ensemble) -> None:
-    with serving(ensemble, LIMITS) as running, contextlib.ExitStack() as stack:
+def test_a_signal_ends_the_server_while_grammars_are_checked(sure: Ensemble) -> None:
+    with serving(sure, LIMITS) as running, contextlib.ExitStack() as stack:
         for number in range(30):
-            stack.enter_context(opened(running, hostile(number)))
+            stack.enter_context(running.post(CHAT, body(hostile(number))))
         assert answer(running.client())
         running.stop()
         running.thread.join(15)
@@ -96,10 +76,7 @@ def test_a_signal_ends_the_server_while_grammars_are_checked(ensemble: Ensemble)
 def test_one_grammar_more_than_wait_is_told_to_come_again(running: Running) -> None:
     async def ask_all() -> httpx.Response:
         async with httpx.AsyncClient(base_url=running.url, timeout=30, limits=httpx.Limits()) as client:
-            asked = [
-                asyncio.ensure_future(client.post("/v1/chat/completions", json=body(hostile(number))))
-                for number in range(80)
-            ]
+            asked = [asyncio.ensure_future(client.post(CHAT, json=body(hostile(number)))) for number in range(80)]
             for each in asyncio.as_completed(asked):
                 reply = await each
                 if reply.status_code == 429:
@@ -149,7 +126,7 @@ def test_clients_with_one_grammar_share_its_check_until_the_last_one_leaves() ->
 
 
 def test_a_grammar_that_takes_much_memory_is_refused(running: Running) -> None:
-    reply = running.ask("/v1/chat/completions", json.dumps(body({"type": "integer", "multipleOf": 20011})))
+    reply = running.ask(CHAT, json.dumps(body({"type": "integer", "multipleOf": 20011})))
     assert (reply.status, reply.error["message"]) == (400, "response_format: it takes more than 4 MiB of memory")
 
 
@@ -167,8 +144,8 @@ def test_grammars_are_built_beside_the_decoder(running: Running, monkeypatch: py
     assert threads == ["grammars"]
 
 
-def test_the_memory_of_grammars_is_bounded(ensemble: Ensemble, tmp_path: Path) -> None:
-    vocabularies = [each.vocabulary for each in ensemble.members]
+def test_the_memory_of_grammars_is_bounded(sure: Ensemble) -> None:
+    vocabularies = [each.vocabulary for each in sure.members]
     GrammarState(Grammar.json_schema({"type": "null"}), vocabularies)
     before = bytes_in_use()
     if before is None:

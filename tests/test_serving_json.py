@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -12,7 +11,6 @@ import pydantic
 import pytest
 from running_server import serving
 from servers import as_json, raw_server
-from test_ensemble_api import member, writer
 from test_serving_strategies import LIMITS as STRATEGY_LIMITS
 from test_serving_strategies import engines
 from test_serving_strategies import serving as serving_strategy
@@ -42,9 +40,8 @@ MESSAGES: list[Any] = [{"role": "user", "content": "Who?"}]
 
 
 @pytest.fixture(scope="module")
-def client(tables: Path) -> Iterator[openai.OpenAI]:
-    ensemble = Ensemble([writer(), member("unigram with bytes", 1)], weights=[9, 1], cache_dir=tables)
-    with serving(ensemble, LIMITS) as running, running.client() as made:
+def client(sure: Ensemble) -> Iterator[openai.OpenAI]:
+    with serving(sure, LIMITS) as running, running.client() as made:
         yield made
 
 
@@ -94,10 +91,8 @@ def test_a_schema_that_cannot_be_followed_is_refused(client: openai.OpenAI, sche
     ],
 )
 def test_the_models_of_a_strategy_write_json(
-    strategy: str, fields: dict[str, Any], calls: tuple[int, ...], tables: Path
+    strategy: str, fields: dict[str, Any], calls: tuple[int, ...], alone: dict[str, Ensemble]
 ) -> None:
-    members = {"sure": writer(), "bytes": member("bytes", 1), "unigram": member("unigram with bytes", 2)}
-    alone = {name: Ensemble([each], method="average", cache_dir=tables) for name, each in members.items()}
     with serving_strategy(strategy, engines(alone), STRATEGY_LIMITS, **fields) as (_, asked):
         made = asked.chat.completions.parse(
             model="tiny", messages=MESSAGES, response_format=Person, max_tokens=100, stop=[]

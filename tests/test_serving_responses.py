@@ -17,7 +17,7 @@ from running_server import Running
 from running_server import serving as serving_ensemble
 from servers import as_json
 from test_decoder_failures import BAD, NAN, broken
-from test_ensemble_api import member, writer
+from test_ensemble_api import writer
 from test_serving_json import Person
 from test_serving_strategies import serving, three, usage
 from test_serving_tools import PARIS, ROME, TOOL, answer, servers, weather
@@ -36,10 +36,8 @@ PATH = "/v1/responses"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    members = [writer(), member("unigram with bytes", 1)]
-    ensemble = Ensemble(members, weights=[9, 1], cache_dir=tmp_path_factory.mktemp("tables"))
-    with serving_ensemble(ensemble, LIMITS) as running:
+def server(sure: Ensemble) -> Iterator[Running]:
+    with serving_ensemble(sure, LIMITS) as running:
         yield running
 
 

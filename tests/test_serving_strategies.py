@@ -16,7 +16,6 @@ import openai
 import pytest
 from running_server import Running, running
 from servers import Answer, Raw, as_json, completion
-from test_ensemble_api import member, writer
 
 from advisor.models import server_model as behind_server
 from advisor.models.ask import Replies
@@ -116,13 +115,6 @@ def three(*texts: str | Exception) -> list[Says]:
 
 
 # --- Members of this process ---
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ensemble]:
-    tables = tmp_path_factory.mktemp("tables")
-    members = {"sure": writer(), "bytes": member("bytes", 1), "unigram": member("unigram with bytes", 2)}
-    return {name: Ensemble([each], method="average", cache_dir=tables) for name, each in members.items()}
 
 
 def engines(alone: dict[str, Ensemble]) -> list[DecoderModel]:

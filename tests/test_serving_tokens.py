@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import torch
 from running_server import Reply, Running, serving
 from test_decoder_failures import BAD, NAN, broken
-from test_ensemble_api import member, writer
+from test_ensemble_api import member
 from tiny import byte_tokenizer, tiny_model
 
 from advisor.serving.protocol import RequestLimits
@@ -41,9 +39,8 @@ def server(model: Member, tables: Path) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="module")
-def several(tables: Path) -> Iterator[Running]:
-    ensemble = Ensemble([writer(), member("unigram with bytes", 1)], weights=[9, 1], cache_dir=tables)
-    with serving(ensemble, key=KEY) as running:
+def several(sure: Ensemble) -> Iterator[Running]:
+    with serving(sure, key=KEY) as running:
         yield running
 
 
@@ -172,27 +169,20 @@ def test_a_continuation_ends_with_the_context(server: Running) -> None:
     assert len(choice["logprobs"]["tokens"]) <= 2
 
 
-def test_without_logprobs_there_are_none(server: Running) -> None:
-    (choice,) = choices(server, [1, 2], logprobs=None, return_tokens_as_token_ids=None)
-    assert choice["logprobs"] is None
-
-
 def test_without_logprobs_token_ids_are_a_prompt_like_a_text(server: Running, model: Member) -> None:
-    own = {"model": "tiny", "max_tokens": 40, "temperature": 0.8, "seed": 3, "stop": ["e"]}
-    replies = [
-        server.ask(COMPLETIONS, json.dumps({**own, "prompt": prompt})) for prompt in ("abc", model.encode_prompt("abc"))
-    ]
+    own: dict[str, Any] = {"max_tokens": 40, "temperature": 0.8, "seed": 3, "stop": ["e"]}
+    replies = [server.complete(prompt=prompt, **own) for prompt in ("abc", model.encode_prompt("abc"))]
     text, of_ids = (json.loads(reply.text)["choices"][0] for reply in replies)
     assert (of_ids["text"], of_ids["finish_reason"]) == (text["text"], text["finish_reason"])
+    assert of_ids["logprobs"] is None
 
 
 def test_texts_are_written_as_before_beside_token_ids(server: Running, model: Member, tables: Path) -> None:
     wanted = Ensemble([model], cache_dir=tables).generate(["abc"] * 4, max_new_tokens=40)
 
     def text(_: int) -> str:
-        content = json.dumps({"model": "tiny", "prompt": "abc", "max_tokens": 40, "top_k": -1, "min_p": 0})
-        found: str = json.loads(server.ask(COMPLETIONS, content).text)["choices"][0]["text"]
-        return found
+        reply = server.complete(prompt="abc", max_tokens=40, top_k=-1, min_p=0)
+        return str(json.loads(reply.text)["choices"][0]["text"])
 
     with ThreadPoolExecutor(8) as pool:
         texts = pool.map(text, range(4))
@@ -252,9 +242,8 @@ def test_a_wrong_parameter_is_named(server: Running, more: dict[str, Any], param
 
 @pytest.mark.parametrize(("name", "value"), [("return_tokens_as_token_ids", True), ("logprob_token_ids", [1])])
 def test_texts_have_no_logprobs_by_id(server: Running, name: str, value: object) -> None:
-    reply = server.ask(COMPLETIONS, json.dumps({"model": "tiny", "prompt": "text", name: value}))
-    assert reply.status == 400
-    assert reply.error["message"] == f"{name}: not supported by this server; leave it out"
+    error = server.complete(**{name: value}).error
+    assert error["message"] == f"{name}: not supported by this server; leave it out"
 
 
 def test_a_full_context_is_told_apart(server: Running) -> None:
@@ -322,12 +311,8 @@ def slow(tables: Path, seconds: float = 0.02) -> Ensemble:
 
 
 def test_a_client_that_leaves_ends_its_work(tables: Path) -> None:
-    content = json.dumps(body([[1, 2]], max_tokens=4000)).encode()
     with serving(slow(tables)) as running:
-        place = urlsplit(running.url)
-        with socket.create_connection((str(place.hostname), place.port or 0), timeout=20) as made:
-            head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            made.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+        with running.post(COMPLETIONS, body([[1, 2]], max_tokens=4000)):
             running.until(lambda: not running.engine.idle)
         running.until(lambda: running.engine.idle)
         running.until(lambda: 'path="/v1/completions",status="499"' in running.ask("/metrics").text)
@@ -344,21 +329,14 @@ def test_a_stop_completes_the_work_that_was_accepted(tables: Path) -> None:
         assert not running.errors
 
 
-def test_other_requests_are_answered_while_a_long_one_runs(tables: Path) -> None:
-    with serving(slow(tables)) as running, ThreadPoolExecutor(1) as pool:
-        long = pool.submit(ask, running, [[1, 2]], max_tokens=200)
+def test_other_requests_are_answered_while_a_long_one_runs_up_to_the_limit(tables: Path) -> None:
+    with serving(slow(tables), RequestLimits(texts=2)) as running, ThreadPoolExecutor(1) as pool:
+        long = pool.submit(ask, running, [[1, 2]], max_tokens=60)
         running.until(lambda: not running.engine.idle)
         assert ask(running, [3]).status == 200
-        assert running.ask(COMPLETIONS, json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 2})).status == 200
+        assert running.complete(max_tokens=2).status == 200
+        assert ask(running, [[3], [4]], max_tokens=4000).status == 429
         assert not long.done()
-        assert long.result().status == 200
-
-
-def test_requests_above_the_limit_get_429(tables: Path) -> None:
-    with serving(slow(tables), RequestLimits(texts=1)) as running, ThreadPoolExecutor(1) as pool:
-        long = pool.submit(ask, running, [[1, 2]], max_tokens=100)
-        running.until(lambda: not running.engine.idle)
-        assert ask(running, [3]).status == 429
         assert long.result().status == 200
 
 
