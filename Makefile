@@ -95,7 +95,7 @@ test-vllm: venv  ## set up vLLM in build/vllm, and test ensembles behind its ser
 test-exports: venv  ## set up LiteLLM in build, and load the files of `advisor export --as` with them
 	test -x build/litellm/bin/python || $(PYTHON) -m venv build/litellm
 	build/litellm/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]==1.110.2'
-	$(BIN)/python -m pytest -q tests/test_exports.py
+	$(BIN)/python -m pytest -q tests/test_export.py
 
 check: venv  ## lint, formatting, types, and whether all imported packages are declared
 	$(BIN)/ruff check .

@@ -205,7 +205,6 @@ CASES: dict[str, int] = {
     "test_grammar.py::test_texts_are_those_of_the_reference": 5,
     "test_kinds_of_text.py::test_every_way_to_decode_writes_what_the_reference_writes": 3,
     "test_label.py::test_the_labels_of_the_table_give_the_comparison_of_all_labels_to_the_last_digit": 4,
-    "test_production.py::test_a_strategy_takes_the_responses_that_its_evaluation_took": 2,
     "test_random_ensembles.py::test_every_way_to_decode_writes_the_same": 3,
     "test_reference.py::test_a_literal_control_token_is_text": 4,
     "test_reference.py::test_bytes_that_are_no_utf8_keep_their_place": 4,

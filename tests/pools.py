@@ -21,6 +21,7 @@ import typer
 import yaml
 from conftest import leave_drawings_empty
 from safetensors.torch import load_file, save_file
+from sharing import demo_cache
 from tiny import byte_tokenizer, save_member, tiny_model, unigram_tokenizer
 
 from advisor import cli
@@ -202,6 +203,19 @@ def finished(models: Path, tmp_path_factory: pytest.TempPathFactory) -> SimpleNa
         Place(folder, folder / "cache", lambda: None).job(models)  # type: ignore[arg-type]
         status = status_of(patch, [*SELECT, *LENIENT, "--out", "run", "--json", "--quiet"])
     return SimpleNamespace(run=folder / "run", status=status, out=out.getvalue(), err=err.getvalue())
+
+
+@pytest.fixture(scope="session")
+def demo_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on three of the demo's models, which no test changes; each of its strategies has a name of one word."""
+    folder = tmp_path_factory.mktemp("demo")
+    models = ("--pool", "demo", "--only", "terse-neox,terse-mistral,terse-olmo")
+    with pytest.MonkeyPatch.context() as patch:
+        prepare_process(patch, folder, demo_cache(tmp_path_factory))
+        leave_drawings_empty(patch)
+        limit = ("--limit", "24", "--quiet", "--out", "run")
+        assert status_of(patch, ["select", *models, "--task", "word_problems", *limit]) == 0
+    return folder / "run"
 
 
 @pytest.fixture

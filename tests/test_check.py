@@ -14,7 +14,6 @@ import pytest
 from servers import Raw, completion, models, raw_server
 from sharing import demo_cache
 
-from advisor import cli
 from advisor.advice.comparison import compare_strategies
 from advisor.advice.drift import change_interval, judge_accuracy, judge_gain, paired_gain
 from advisor.advice.gain import Gain
@@ -333,31 +332,20 @@ def test_a_run_of_logs_says_what_it_lacks(vote: Place) -> None:
 # --- From models ---
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on the demo's models."""
-    run = tmp_path_factory.mktemp("check") / "run"
-    # The run of tests/test_production.py, whose responses are in the same cache.
-    command = "advisor select --pool demo --task word_problems --limit 24 --max-voters 3 --quiet --out"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(demo_cache(tmp_path_factory)))
-        patch.setattr("sys.argv", [*command.split(), str(run)])
-        cli.main()
-    return run
-
-
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+@pytest.fixture
+def cache(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The option for the responses of the demo's models, which other tests have, too."""
+    return "--cache-dir", str(demo_cache(tmp_path_factory) / "unite-advisor")
 
 
 @pytest.fixture
-def run(place: Place, demo: Path) -> Place:
-    """A place with a copy of that run, and a task with 8 fresh questions and 2 of the run."""
-    shutil.copytree(demo, place.folder / "run")
+def run(place: Place, demo_run: Path) -> Place:
+    """A place with a copy of a run on the demo's models, and a task with 8 fresh questions and 2 of the run."""
+    shutil.copytree(demo_run, place.folder / "run")
     data = ROOT / "advisor" / "demo" / "data"
-    questions = {record["question"]: record for record in lines_of(data / "held_out.jsonl")}
-    samples = lines_of(demo / "samples.jsonl")
-    asked = [each["prompt"].split("Question: ")[1].split("\n")[0] for each in samples if each["split"] == "held_out"]
+    records = map(json.loads, (data / "held_out.jsonl").read_text(encoding="utf-8").splitlines())
+    questions = {record["question"]: record for record in records}
+    asked = [each["prompt"].split("Question: ")[1].split("\n")[0] for each in place.samples("held_out")]
     fresh = [record for question, record in questions.items() if question not in asked][:8]
     for name, records in (("mixed", [questions[asked[0]], questions[asked[1]], *fresh]), ("fresh", fresh)):
         place.write(f"{name}.jsonl", "".join(f"{json.dumps(record)}\n" for record in records))
@@ -368,10 +356,7 @@ def run(place: Place, demo: Path) -> Place:
     return place
 
 
-def test_models_are_asked_fresh_questions_only_and_score_as_in_evaluate(
-    run: Place, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    cache = "--cache-dir", str(demo_cache(tmp_path_factory) / "unite-advisor")
+def test_models_are_asked_fresh_questions_only_and_score_as_in_evaluate(run: Place, cache: tuple[str, str]) -> None:
     for strategy, method in (("unite", "unite"), ("vote", "voting")):
         members = next(each["members"] for each in run.json()["strategies"] if each["strategy"] == strategy)
         methods = "--methods", method, "--members", ",".join(members)
@@ -387,10 +372,7 @@ def test_models_are_asked_fresh_questions_only_and_score_as_in_evaluate(
         assert found["best_single_accuracy"] == alone[found["best_single_model"]]
 
 
-def test_without_a_task_fresh_questions_of_the_runs_own_are_asked(
-    run: Place, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    cache = "--cache-dir", str(demo_cache(tmp_path_factory) / "unite-advisor")
+def test_without_a_task_fresh_questions_of_the_runs_own_are_asked(run: Place, cache: tuple[str, str]) -> None:
     _, found = check(run, "--strategy", "single", "--limit", "2", *cache)
     assert (found["task"], found["n"]) == ("word_problems", 2)
 
@@ -411,10 +393,7 @@ def test_a_task_of_the_run_that_only_the_user_may_name_is_refused(
     assert says in run.refused("check", "run")
 
 
-def test_questions_with_other_prompts_than_the_run_are_noted(
-    run: Place, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    cache = "--cache-dir", str(demo_cache(tmp_path_factory) / "unite-advisor")
+def test_questions_with_other_prompts_than_the_run_are_noted(run: Place, cache: tuple[str, str]) -> None:
     task = (run.folder / "mixed.yaml").read_text()
     run.write("mixed.yaml", task.replace("Question:", "Sum:"))
     ran = run.advisor("check", "run", "--task", "mixed.yaml", "--limit", "1", "--strategy", "single", *cache)
@@ -448,13 +427,10 @@ def raw(run: Place) -> Iterator[Raw]:
         yield server
 
 
-def test_a_server_of_the_run_folder_is_asked_only_with_consent(
-    run: Place, raw: Raw, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_server_of_the_run_folder_is_asked_only_with_consent(run: Place, raw: Raw, cache: tuple[str, str]) -> None:
     options = "--task", "mixed.yaml", "--strategy", "vote", "--limit", "3"
     assert "--allow-server" in run.refused("check", "run", *options)
     assert raw.asked == []
-    cache = "--cache-dir", str(demo_cache(tmp_path_factory) / "unite-advisor")
     _, found = check(run, *options, "--allow-server", raw.url, *cache)
     assert found["n"] == len(raw.questions) == 3
 

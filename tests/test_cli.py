@@ -14,15 +14,12 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import matplotlib
 import pytest
 from pools import LENIENT, SELECT, Place
 
@@ -442,85 +439,26 @@ def test_a_reader_who_has_seen_enough_is_no_error() -> None:
 # --- Stopped, and gone on ---
 
 
-LONG = (*SELECT, "--quiet", "--batch-size", "4", *LENIENT)
-RUNS = """
-import gc, json, os, signal, sys
-import advisor.commands.select, reports.terminal, ensemble.api, reports.page
-import transformers.models.llama.modeling_llama
+LONG = (*SELECT, "--quiet", "--batch-size", "4", *LENIENT, "--out", "run")
+# What runs in the background begins with Ctrl-C ignored.
+SIGNALLED = """
+import signal
 from advisor.cli import main
-signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background begins with Ctrl-C ignored
-gc.freeze()  # what is imported need not be searched for freed models
-for line in sys.stdin:
-    job = json.loads(line)
-    run = os.fork()
-    if not run:
-        os.chdir(job["folder"])
-        os.environ["XDG_CACHE_HOME"] = job["cache"]
-        for stream, name in ((1, "printed"), (2, "errors")):
-            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
-        sys.argv = ["advisor", *job["command"]]
-        main()
-        sys.exit()
-    print(run, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]), flush=True)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
 """
-"""Starts the command again and again, each time in a process of its own, having imported what it needs only once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
-    """The command in processes of its own."""
-
-    process: subprocess.Popen[str]
-
-    def start(self, place: Place) -> int:
-        """Start the long job; the process' id."""
-        job = {"folder": str(place.folder), "cache": str(place.cache), "command": [*LONG, "--out", "run"]}
-        assert self.process.stdin is not None
-        print(json.dumps(job), file=self.process.stdin, flush=True)
-        return self._answer()
-
-    def status(self) -> int:
-        """The exit status of what was started, or minus the signal that ended it."""
-        return self._answer()
-
-    def stop(self, place: Place, count: int, wait: float, number: signal.Signals) -> int:
-        """Start the job, and send it a signal some time after the store has this many answers; its status."""
-        run = self.start(place)
+def stop(place: Place, count: int, number: signal.Signals, wait: float = 0.0) -> tuple[int, str]:
+    """Run the long job in a process, and signal it some time after the store has this many answers; status, errors."""
+    with subprocess.Popen([sys.executable, "-c", SIGNALLED, *LONG], stderr=subprocess.PIPE, text=True) as run:
         end = time.monotonic() + 120
-        while answered(place.cache) < count and time.monotonic() < end:
+        while answered(place.cache) < count and run.poll() is None and time.monotonic() < end:
             time.sleep(0.005)
         time.sleep(wait)
-        with suppress(ProcessLookupError):  # on a slow machine it may have ended meanwhile
-            os.kill(run, number)
-        return self.status()
-
-    def _answer(self) -> int:
-        assert self.process.stdout is not None
-        return int(self.process.stdout.readline())
-
-
-@pytest.fixture(scope="module")
-def runs() -> Iterator[Runs]:
-    if not hasattr(os, "fork"):
-        pytest.skip("needs fork")
-    pipe = subprocess.PIPE
-    environment = {**os.environ, "MPLCONFIGDIR": matplotlib.get_cachedir()}
-    with subprocess.Popen([sys.executable, "-c", RUNS], stdin=pipe, stdout=pipe, text=True, env=environment) as process:
-        yield Runs(process)
-        assert process.stdin is not None
-        process.stdin.close()
-
-
-@pytest.fixture(scope="module")
-def undisturbed(runs: Runs, models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[str]]:
-    """What the long job comes to where nothing happens to it."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    place = Place(folder, folder / "cache", lambda: None)  # type: ignore[arg-type]
-    write_long(place, models)
-    runs.start(place)
-    assert runs.status() == 0
-    return outcome(folder / "run")
+        run.send_signal(number)
+        assert run.stderr is not None
+        return run.wait(), run.stderr.read()
 
 
 def answered(cache: Path) -> int:
@@ -563,33 +501,24 @@ def outcome(folder: Path) -> tuple[Any, list[str]]:
     return strip(result), (folder / "samples.jsonl").read_text(encoding="utf-8").splitlines()
 
 
-def errors(place: Place) -> str:
-    """What the processes wrote to standard error."""
-    return (place.folder / "errors").read_text(encoding="utf-8")
-
-
-def test_a_run_that_is_stopped_says_that_the_same_command_goes_on(place: Place, models: Path, runs: Runs) -> None:
+def test_a_run_that_is_stopped_says_that_the_same_command_goes_on(place: Place, models: Path) -> None:
     write_long(place, models)
-    assert runs.stop(place, 9, 0, signal.SIGINT) == 130
-    assert answered(place.cache) >= 9
     line = "advisor: stopped; complete responses are cached, and the same command continues from there\n"
-    assert errors(place) == line
+    assert stop(place, 9, signal.SIGINT) == (130, line)
+    assert answered(place.cache) >= 9
 
 
-def test_a_run_that_is_killed_again_and_again_goes_on_to_the_undisturbed_result(
-    place: Place, models: Path, runs: Runs, undisturbed: tuple[Any, list[str]]
-) -> None:
+def test_a_run_that_is_killed_again_and_again_goes_on_to_the_undisturbed_result(place: Place, models: Path) -> None:
     write_long(place, models)
-    chance, times = random.Random(0), 3
-    counts = sorted(chance.sample(range(100), times))
-    ends = [runs.stop(place, count, chance.random() / 20, signal.SIGKILL) for count in counts]
-    # One or two of the last may come too late, when all is done.
-    assert ends.count(-signal.SIGKILL) >= times - 2 > 0
-    assert set(ends) <= {-signal.SIGKILL, 0}
-    runs.start(place)
-    assert runs.status() == 0
-    assert errors(place) == ""
-    assert outcome(place.folder / "run") == undisturbed
+    chance = random.Random(0)
+    for count in sorted(chance.sample(range(100), 2)):
+        # The last may come too late, when all is done.
+        assert stop(place, count, signal.SIGKILL, chance.random() / 20) in ((-signal.SIGKILL, ""), (0, ""))
+    ran = place.advisor(*LONG)
+    assert (ran.status, ran.err) == (0, "")
+    gone_on = outcome(place.folder / "run")
+    assert place.advisor(*LONG, "--force", "--cache-dir", "another").status == 0
+    assert gone_on == outcome(place.folder / "run")
 
 
 def test_what_keeps_nothing_does_not_say_so_when_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

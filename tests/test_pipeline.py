@@ -1,11 +1,11 @@
-"""The whole job with candidates that fail, runs that go on, numbers instead of models, and what is written."""
+"""The whole job with candidates that fail, copies, sets that the rules did not choose, numbers, and what is written."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
+import shutil
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -15,33 +15,32 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 
-from advisor.advice.rules import read_standings
+from advisor.advice.rules import find_copies, read_standings, select, with_chosen_set
 from advisor.commands import select as pipeline
 from advisor.commands.select import run_on_numbers
+from advisor.models.fingerprint import Fingerprint
 from advisor.models.loaded_models import LoadedModels
 from advisor.models.pool_file import read_pool
-from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import InferenceConfig, RunConfig
 from advisor.progress import Progress
-from advisor.records import Limits
+from advisor.records import Answer, Limits, Profile, Standing
 from advisor.run.folder import Run, check_out, folder_name, keep_first_date, replace, write_run
-from advisor.run.result import CandidateFigures, Result, TaskInfo
-from advisor.run.samples import Sample, SampleResponse
+from advisor.run.result import PredictedFigures, Result, TaskInfo
+from advisor.run.samples import Sample
 from advisor.strategies.strategy import Single
 from advisor.tasks import load_task
 from ensemble import Ensemble
 from ensemble.common.schema import written
 from ensemble.errors import InputError, MemberError, UniteError
-from ensemble.models.load import load_member
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 from reports import write_report
 from reports.tables import leaderboard
 
 if TYPE_CHECKING:
     from pools import Place
+
 
 pytest_plugins = ["pools"]
 
@@ -384,12 +383,6 @@ def test_a_disk_that_is_full_keeps_the_old_run(tmp_path: Path, monkeypatch: pyte
     assert '"old"' in (tmp_path / "result.json").read_text(encoding="utf-8")
 
 
-def test_a_number_that_is_none_is_never_written(tmp_path: Path) -> None:
-    assert CandidateFigures(model="a", accuracy=math.nan).accuracy is None
-    with pytest.raises(ValidationError, match="finite"):
-        SampleResponse(score=math.inf)
-
-
 @pytest.mark.parametrize(
     ("name", "folder"),
     [
@@ -439,6 +432,7 @@ def test_published_numbers_are_decided_by_the_same_rules(tmp_path: Path) -> None
     ("content", "says"),
     [
         ("", "it is not JSON"),
+        ('{"profiles": ' + "[" * 100_000, "it is not JSON"),
         ('{"profiles": []}', "needs the form"),
         ('{"profiles": [{"accuracy": 5}]}', 'profile 1: needs "model"'),
         ('{"profiles": [{"model": 5, "accuracy": 5}]}', 'profile 1: needs "model"'),
@@ -475,28 +469,6 @@ def test_a_length_may_be_left_out(tmp_path: Path) -> None:
     assert [standing.mean_length for standing in standings] == [None, 0]
 
 
-def test_how_likely_an_option_is_hangs_on_a_candidates_whole_vocabulary(place: Place, models: Path) -> None:
-    plan = plan_of(place, models, "alpha", verify=False)
-    records = [{"question": f"{n}?", "answer": "A", "A": "yes", "B": f"no {n}"} for n in range(4)]
-    place.task(records, prompt="{{question}}", choices=["{{A}}", "{{B}}"], metric="choice")
-    task = load_task("task.yaml")
-    with ResponseCache(plan.cache_dir) as store:
-        found = Profiler(dataclasses.replace(plan, dev=task), store, Progress(quiet=True)).alone(["alpha"], task)
-    member = load_member(ModelSpec(Checkpoint(str(models / "alpha")), "m"))
-    none = [n for n in range(member.vocabulary.size) if member.vocabulary.token_bytes(n) is None]
-    never = torch.tensor([n for n in none if n not in member.vocabulary.eos_ids], dtype=torch.long)
-    for example, answer in zip(task.examples, found["alpha"].answers, strict=True):
-        prompt = member.encode_prompt(example.prompt)
-        expected = []
-        for option in example.choices:
-            ids = member.vocabulary.continue_ids(f" {option}".encode())
-            with torch.no_grad():
-                logits = member.model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].double()
-            logits[:, never] = -torch.inf
-            expected.append(float(logits.log_softmax(1).gather(1, torch.tensor(ids)[:, None]).sum()))
-        assert answer.options == pytest.approx(expected, abs=1e-4)
-
-
 # --- A result.json of a stranger ---
 
 
@@ -507,7 +479,138 @@ def test_a_result_that_is_no_usable_json_is_refused(tmp_path: Path, content: str
         _ = Run.open(tmp_path).result
 
 
-def test_numbers_that_are_nested_too_deeply_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "numbers.json").write_text('{"profiles": ' + "[" * 100_000, encoding="utf-8")
-    with pytest.raises(InputError, match="it is not JSON"):
-        read_standings(tmp_path / "numbers.json")
+def profile(model: str, answers: str) -> Profile:
+    """A letter a question: R is right, any other a wrong answer, a space a response that failed."""
+    return Profile(
+        model,
+        tuple(
+            Answer(f"q{n}", letter, letter, float(letter == "R"), "eos")
+            if letter != " "
+            else Answer(f"q{n}", None, None, 0.0, "error", "no memory")
+            for n, letter in enumerate(answers)
+        ),
+    )
+
+
+def test_equal_answers_make_a_copy_and_the_first_by_rank_stays() -> None:
+    profiles = [profile("b", "Rx" * 15), profile("c", "RR" * 15), profile("a", "Rx" * 15)]
+    assert find_copies(profiles) == {"b": "the same model as a: all 30 answers are equal"}
+
+
+@pytest.mark.parametrize(
+    "answers", ["Rx" * 14 + "R", "R" * 40, " " * 40], ids=["too few questions", "all right", "failed"]
+)
+def test_answers_that_may_be_equal_by_chance_make_no_copy(answers: str) -> None:
+    assert find_copies([profile("a", answers), profile("b", answers)]) == {}
+
+
+def test_scores_alone_make_no_copy() -> None:
+    def bare(model: str) -> Profile:
+        return Profile(model, tuple(Answer(f"q{n}", None, None, float(n % 2), "unknown") for n in range(40)))
+
+    assert find_copies([bare("a"), bare("b")]) == {}
+
+
+@pytest.mark.parametrize("change", [{"text": "y"}, {"extracted": "y"}, {"score": 0.5}, {"options": (-1.0,)}])
+def test_one_different_answer_makes_another_model(change: dict[str, object]) -> None:
+    one = profile("a", "Rx" * 20)
+    first = dataclasses.replace(one.answers[0], **change)  # type: ignore[arg-type]
+    assert find_copies([one, Profile("b", (first, *one.answers[1:]))]) == {}
+
+
+def test_a_copy_that_can_be_decoded_stays_instead_of_the_one_on_a_server() -> None:
+    profiles = [profile("a", "Rx" * 15), profile("b", "Rx" * 15)]
+    assert list(find_copies(profiles, apart=["a"])) == ["a"]
+
+
+def test_three_copies_name_the_same_original() -> None:
+    found = find_copies([profile(name, "Rx" * 20) for name in "cab"])
+    assert list(found) == ["b", "c"]
+    assert all(reason.startswith("the same model as a:") for reason in found.values())
+
+
+def test_weights_are_equal_in_another_numeric_type_and_folder_but_not_with_another_template() -> None:
+    def weights(path: str, **options: Any) -> str:
+        return Fingerprint(ModelSpec(Checkpoint(path), path, **{"chat_template": "auto", **options})).weights
+
+    files = {"config.json": "1", "model.safetensors": "2"}
+    one = weights("a", files=files, dtype="float32")
+    assert one == weights("b", files={"model.safetensors": "2"}, dtype="bfloat16", device="cuda")
+    assert one != weights("a", files=files, dtype="float32", chat_template="never")
+    assert one != weights("a", files=files, dtype="float32", thinking_budget=4)
+    assert one != weights("a", files={**files, "model.safetensors": "3"}, dtype="float32")
+
+
+def test_a_copied_folder_is_rejected_with_the_name_of_its_original(place: Place, models: Path) -> None:
+    shutil.copytree(models / "alpha", "alpha-2")
+    place.task()
+    place.pool(str(models / "alpha"), str(models / "beta"), str(Path("alpha-2").resolve()))
+    result = run(plan_of_pool(place))
+    assert statuses(result)["alpha-2"] == "rejected"
+    assert len(result.selected) == 2 and "alpha-2" not in result.selected
+    reasons = {candidate.model: candidate.reason for candidate in result.candidates}
+    assert reasons["alpha-2"] == "the same model as alpha: their weights are equal"
+    assert all("alpha-2" not in row.members for row in result.strategies)
+
+
+STANDINGS = [Standing(model, points, 20.0) for model, points in zip("abcd", (80.0, 78.0, 76.0, 60.0), strict=True)]
+
+
+def test_another_set_has_its_own_primary_and_reasons() -> None:
+    greedy = select(STANDINGS, Limits(max_models=2))
+    moved = with_chosen_set(greedy, ("b", "c"), STANDINGS, Limits(max_models=2))
+    assert moved.selected == ("b", "c")
+    assert [d.model for d in moved.decisions] == list("abcd")
+    assert [d.status for d in moved.decisions] == ["rejected", "primary", "selected", "rejected"]
+    a, b, c, d = (decision.reason for decision in moved.decisions)
+    assert "the set with the largest expected gain is one without it" in a
+    assert "the most accurate of the set with the largest" in b
+    assert c.startswith("its gap to the primary is 2.00 points")
+    assert d == greedy.decisions[3].reason
+
+
+def test_the_greedy_set_leaves_the_selection_as_it_is() -> None:
+    greedy = select(STANDINGS, Limits())
+    assert with_chosen_set(greedy, ("a", "b", "c"), STANDINGS, Limits()) is greedy
+
+
+# --- With models ---
+
+
+def test_sets_are_verified_in_the_order_of_their_predicted_gain(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), set_by="predicted")
+    loaded = spoil_ensembles(monkeypatch, lambda *_: None)
+    result = written(run(plan))
+    sets = result["prediction"]["sets"]
+    gains = [one["predicted_gain"] for one in sets]
+    assert gains == sorted(gains, reverse=True)
+    decoded = [one for one in sets if one["decoded"]]
+    assert 1 <= len(decoded) <= 4 and decoded == sets[: len(decoded)]
+    assert next(name for name in loaded if "+" in name) == "+".join(sets[0]["models"])
+    assert result["selected"] in [one["models"] for one in decoded]
+
+
+def test_a_decoded_set_has_the_measured_gain_of_its_strategy(place: Place, models: Path) -> None:
+    place.task(metric="chrf", reference="abcdefghijklmnopqrstuvwxyz{{answer}}")
+    place.pool(*(str(models / name) for name in ("alpha", "beta")))
+    result = written(run(plan_of_pool(place)))
+    [own] = [row for row in result["strategies"] if row["strategy"] == "unite"]
+    [found] = [one for one in result["prediction"]["sets"] if one["decoded"]]
+    assert found["measured_gain"] == own["measured_gain"] != result["ensemble"]["difference"]
+
+
+@pytest.mark.parametrize("gain", [1.0, -1.0])
+def test_where_the_rules_leave_one_model_a_promising_set_is_still_verified(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch, gain: float
+) -> None:
+    promise = PredictedFigures(
+        models=("alpha", "beta"), predicted_gain=gain, predicted_gain_ci=(gain - 3, gain + 3), vote=50.0, oracle=60.0
+    )
+    monkeypatch.setattr("advisor.jobs.held_out.predicted_sets", lambda *_: (promise,))
+    plan = plan_of(place, models, "alpha", "beta", rules=Limits(max_models=1))
+    result = run(plan)
+    assert len(result.selected) == 1
+    verified = result.ensemble and tuple(member.model for member in result.ensemble.members)
+    assert verified == (("alpha", "beta") if gain > 0 else None)

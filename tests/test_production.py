@@ -1,4 +1,4 @@
-"""What a run recommends is what runs: each strategy takes the response that its evaluation took."""
+"""What a run recommends and what was verified is what runs and what is served: strategies take the same responses."""
 
 from __future__ import annotations
 
@@ -13,16 +13,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from running_server import listening
 from servers import Raw
 from sharing import demo_cache
 
-from advisor import cli
+from advisor.advice.comparison import Compared, StrategyResult, compare_strategies
+from advisor.commands.select import run as select
 from advisor.models.loaded_models import ALONE, LoadedModels, load_ensemble
 from advisor.models.local_model import LocalModel
-from advisor.models.response_cache import Response
+from advisor.models.response_cache import Response, ResponseCache
+from advisor.models.run_config import InferenceConfig, RunConfig
 from advisor.options.finished_run import ServeOptions
+from advisor.options.new_run import SelectOptions
+from advisor.progress import Progress
 from advisor.run.asking import Answered, Answerer, answer_prompt
+from advisor.run.folder import write_run
 from advisor.run.plan import StrategyPlan, plan_by_options
+from advisor.serving.protocol import RequestLimits
+from advisor.serving.server import bind
+from advisor.serving.starting import make_app_of
+from advisor.strategies import label
 from advisor.strategies.self_consistency import TEMPERATURE
 from advisor.strategies.vote import VoteReader
 from ensemble import Ensemble
@@ -35,6 +45,7 @@ from ensemble.models.spec import EnsembleSpec, ModelSpec
 if TYPE_CHECKING:
     from pools import Place
 
+
 pytest_plugins = ["pools"]
 
 LOADED: dict[str, LocalModel] = {}
@@ -44,23 +55,10 @@ PROMPT = f"Question: {QUESTION}\nAnswer:"
 """The question in the template of the demo's task."""
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on the demo's models."""
-    run = tmp_path_factory.mktemp("production") / "run"
-    # With three voters every strategy has a name of one word.
-    command = "advisor select --pool demo --task word_problems --limit 24 --max-voters 3 --quiet --out"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(demo_cache(tmp_path_factory)))
-        patch.setattr("sys.argv", [*command.split(), str(run)])
-        cli.main()
-    return run
-
-
 @pytest.fixture
-def run(place: Place, demo: Path) -> Path:
-    """A copy of that run, to be changed."""
-    shutil.copytree(demo, place.folder / "run")
+def run(place: Place, demo_run: Path) -> Path:
+    """A copy of a run on the demo's models, to be changed."""
+    shutil.copytree(demo_run, place.folder / "run")
     return place.folder / "run"
 
 
@@ -117,10 +115,9 @@ def answered(plan: StrategyPlan, prompts: list[str], group: str | None = None) -
 # --- As evaluated ---
 
 
-@pytest.mark.parametrize("name", ["vote"])
-def test_a_strategy_takes_the_responses_that_its_evaluation_took(demo: Path, name: str) -> None:
-    samples, (figures,) = held_out(demo), [each for each in result_of(demo)["strategies"] if each["strategy"] == name]
-    made = answered(planned(demo, strategy=name), [sample["prompt"] for sample in samples])
+def test_a_vote_takes_the_responses_that_its_evaluation_took(run: Path) -> None:
+    samples, (figures,) = held_out(run), [each for each in result_of(run)["strategies"] if each["strategy"] == "vote"]
+    made = answered(planned(run, strategy="vote"), [sample["prompt"] for sample in samples])
     taken = [sample["responses"][each.model] for sample, each in zip(samples, made, strict=True)]
     assert [each.response.text for each in made] == [response["text"] for response in taken]
     assert 100 * sum(response["score"] for response in taken) / len(taken) == pytest.approx(figures["accuracy"])
@@ -503,3 +500,46 @@ def test_ctrl_c_ends_a_vote_without_complaints(run: Path, monkeypatch: pytest.Mo
         answer_prompt(planned(run), PROMPT, Settings())
     gc.collect()
     assert caplog.text == ""
+
+
+ASKED = 8
+"""Held-out questions that are asked again."""
+
+
+@pytest.fixture(scope="module")
+def verified(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[StrategyResult, ...], list[str]]:
+    """A run folder, its strategies with their answers, and the prompts of the held-out questions."""
+    folder = tmp_path_factory.mktemp("verified") / "run"
+    compared: list[Compared] = []
+
+    def kept(*args: Any, **options: Any) -> Compared:
+        compared.append(compare_strategies(*args, **options))
+        return compared[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(demo_cache(tmp_path_factory)))
+        patch.setattr("advisor.commands.select.compare_strategies", kept)
+        fusion = "best panel=terse-olmo,terse-mistral rounds=2"
+        config = RunConfig.from_options(SelectOptions(pool="demo", task="word_problems", limit=24, fusion=fusion), "")
+        with ResponseCache(config.cache_dir) as cache:
+            write_run(folder, *select(config, cache, Progress(quiet=True)))
+    assert config.held_out is not None
+    return folder, compared[-1].results, [example.prompt for example in config.held_out.examples]
+
+
+@pytest.mark.slow
+def test_each_strategy_serves_the_texts_that_were_verified(
+    verified: tuple[Path, tuple[StrategyResult, ...], list[str]],
+) -> None:
+    folder, strategies, prompts = verified
+    assert {each.strategy.name for each in strategies} >= {"single", "unite", "vote", "fusion"}
+    for result in strategies:
+        name = label(result.strategy, [each.strategy for each in strategies])
+        plan = plan_by_options(ServeOptions(run=str(folder), strategy=name), lambda _: None)
+        limits = RequestLimits(default_tokens=plan.max_new_tokens or 256, default_stop=plan.stop)
+        app, engine = make_app_of(plan, "demo", limits, None, None, InferenceConfig())
+        with bind("127.0.0.1", 0) as bound, listening(bound, app, engine) as server, server.client() as client:
+            served = [
+                client.completions.create(model="demo", prompt=prompt).choices[0].text for prompt in prompts[:ASKED]
+            ]
+        assert served == [answer.text for answer in result.profile.answers[:ASKED]], name
