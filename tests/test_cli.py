@@ -95,7 +95,9 @@ def test_a_prompt_that_is_empty_or_no_text_is_refused(
     assert "the prompt is not UTF-8 text" in place.refused("run", finished.run, "-")
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"schema_version": 99}', '{"schema_version": 1}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "[" * 100_000, "9" * 5000, '{"schema_version": 99}', '{"schema_version": 1}']
+)
 def test_a_run_folder_with_another_result_is_refused(place: Place, content: str) -> None:
     place.write("result.json", content)
     assert "result.json" in place.refused("run", ".", "a prompt")

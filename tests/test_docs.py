@@ -1,10 +1,11 @@
-"""The site and the README: no link leads nowhere, nothing comes from elsewhere, and every example runs."""
+"""The site and the README: no link leads nowhere, nothing comes from elsewhere, and every example runs or could run."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,20 +13,28 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import matplotlib
 import pytest
 import typer
 from pages import Shell, blocks, warm_shell
+from pools import SELECT, Place
 from report_browser import browser, resize
 from sharing import demo_cache
 
 import ensemble
 from advisor.cli import app
+from advisor.models.pool_file import read_pool
 from advisor.statistics import questions_needed
 from advisor.tasks import list_tasks
+from advisor.tasks.load import find_task
+from advisor.tasks.task_file import read_definition
 from benchmarks import _pages
-from ensemble.methods import list_methods
+from ensemble.methods import list_methods, option_fields
+from ensemble.models.memory import gigabytes, need_of
 from reports.sections.models import MEASURES
+
+pytest_plugins = ["pools"]
 
 ROOT = Path(__file__).resolve().parents[1]
 QUICK_START = ROOT / "README.md"
@@ -284,3 +293,158 @@ def test_examples_of_a_page_run(name: str, shell: Shell, run_demo: Path) -> None
     if not list(blocks((ROOT / name).read_text(encoding="utf-8"))):
         return
     run_page(shell, ROOT / name, run_demo)
+
+
+REPRODUCE = ROOT / "docs" / "how-to" / "reproduce.md"
+
+
+# --- Commands that cannot run here ---
+
+
+def calls_of(page: Path, folder: Path) -> list[list[str]]:
+    """The arguments of each call of ``advisor`` in the page's blocks that are not run; the shell expands them."""
+    recorder = folder / "bin" / "advisor"
+    recorder.parent.mkdir()
+    recorder.write_text('#!/bin/sh\nfor each; do printf "%s\\0" "$each"; done >> "$CALLS"; printf "\\n" >> "$CALLS"\n')
+    recorder.chmod(0o755)
+    for name in ("pip", "grep"):
+        (recorder.parent / name).symlink_to("/bin/true")
+    found = list(blocks(page.read_text(encoding="utf-8")))
+    for block in found:
+        if block.file is not None:
+            (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / block.file).write_text(block.code, encoding="utf-8")
+    # Nothing else is on the path, so that no other command of a page runs.
+    env = {"PATH": str(recorder.parent), "CALLS": str(folder / "calls")}
+    for block in found:
+        if block.mark == "not run" and re.search(r"^ *(advisor|compare) ", block.code, re.MULTILINE):
+            bash = ["/bin/bash", "-euo", "pipefail", "-c", block.code]
+            subprocess.run(bash, cwd=folder, env=env, check=True, timeout=60)
+    lines = (folder / "calls").read_text(encoding="utf-8").splitlines() if (folder / "calls").exists() else []
+    return [line.split("\0")[:-1] for line in lines]
+
+
+def parsed(call: list[str]) -> dict[str, object]:
+    """The options of a call by parameter name; an unknown one is an error."""
+    group = typer.main.get_command(app)
+    if call[0].startswith("--"):  # of the command without a subcommand; parsing it would do what it says
+        assert any(call[0] in option.opts for option in group.params)
+        return {}
+    name, command, rest = group.resolve_command(click.Context(group), call)  # type: ignore[attr-defined]  # a group
+    return {**command.make_context(name, rest).params, "command": name}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "<!-- not run" in page.read_text(encoding="utf-8")])
+def test_commands_that_are_not_run_have_only_options_that_exist(page: Path, tmp_path: Path) -> None:
+    for call in calls_of(page, tmp_path):
+        parsed(call)
+
+
+def test_the_commands_name_tasks_methods_settings_and_models_that_exist(tmp_path: Path) -> None:
+    calls = [parsed(call) for call in calls_of(REPRODUCE, tmp_path)]
+    assert len(calls) > 50
+    made: dict[object, set[str]] = {}
+    for given in calls:
+        path, variant = find_task(str(given["task"]))
+        read_definition(path, variant)
+        if given["command"] == "select":
+            made[given["out"]] = {entry.name for entry in read_pool(str(tmp_path / str(given["pool"])))}
+            continue
+        # A run folder comes from a command before.
+        assert set(str(given["members"]).split(",")) <= made[given["run"]]
+        methods = str(given["methods"]).split(",")
+        assert set(methods) <= list_methods().keys()
+        for setting in given["settings"] or ():  # type: ignore[attr-defined]  # a list
+            method, option = setting.partition("=")[0].split(".")
+            assert method in methods
+            assert option in {field.name for field in option_fields(method)}
+
+
+def test_each_line_of_the_pools_has_a_revision(tmp_path: Path) -> None:
+    calls_of(REPRODUCE, tmp_path)
+    entries = [entry for file in sorted(tmp_path.glob("table*.txt")) for entry in read_pool(str(file))]
+    assert len(entries) == 10
+    assert {json.dumps(getattr(entry.checkpoint, "revision", None)) for entry in entries} == {'"main"'}
+
+
+ON_A_GPU = (ROOT / "docs" / "how-to" / "on-a-gpu.md").read_text(encoding="utf-8")
+
+
+def test_the_refusal_on_the_page_is_what_the_program_prints(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (quoted,) = re.findall(r"^advisor: models\.txt:1: .*", ON_A_GPU, re.MULTILINE)
+    place.task()
+    place.pool(f"{models / 'alpha'} name=Qwen2-7B-Instruct", str(models / "beta"))
+    # The sizes of a 7B model and of a GPU with 12 GB, in place of those of a tiny model and of this machine.
+    count, values = SIZES["7B"]
+    seven = need_of(count, 2 * count, values, "bfloat16")  # type: ignore[arg-type]
+    monkeypatch.setattr("advisor.models.fit.need_of_model", lambda *_: seven)
+    monkeypatch.setattr("advisor.models.fit.free_on", lambda _: 12_000_000_000)
+    monkeypatch.setattr("advisor.models.resources.resolve_device", lambda _: "cuda")
+    monkeypatch.setattr("advisor.jobs.session.check_pool", lambda *_, **__: None)
+    assert place.refused(*SELECT) == quoted
+
+
+def config(**values: int) -> object:
+    from transformers import LlamaConfig
+
+    return LlamaConfig(dtype="bfloat16", **values)
+
+
+SIZES = {
+    "7B": (
+        7_615_616_512,
+        config(
+            hidden_size=3584, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4, vocab_size=152_064
+        ),
+    ),
+    "70B": (
+        70_553_706_496,
+        config(
+            hidden_size=8192, num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8, vocab_size=128_256
+        ),
+    ),
+}
+KINDS = {"bfloat16": None, "8 bits": "8bit", "4 bits": "4bit"}
+
+
+def needs(model: str, kind: str) -> str:
+    """A row of the table, computed."""
+    count, values = SIZES[model]
+    need = need_of(count, 2 * count, values, "bfloat16", KINDS[kind])  # type: ignore[arg-type]
+    memory = gigabytes(need.total(64, 1000))
+    return f"| {model} | {kind} | {gigabytes(need.weights)} | {memory} | {gigabytes(2 * count)} |"
+
+
+def test_the_table_is_what_the_estimate_says() -> None:
+    assert re.findall(r"^\| 70?B .*$", ON_A_GPU, re.MULTILINE) == [
+        needs(model, kind) for model in SIZES for kind in KINDS
+    ]
+
+
+EXAMPLE = ROOT / "docs" / "how-to" / "logs.md"
+LOG = ROOT.parent / "shared" / "pools" / "math-l5.jsonl.xz"
+
+
+@pytest.mark.parametrize("more", ["", ",Qwen2.5-7B-Instruct"])
+def test_the_real_example_says_what_the_command_recommends(more: str, place: Place) -> None:
+    if not LOG.is_file():
+        pytest.skip("../shared/pools/math-l5.jsonl.xz is not here")
+    page = EXAMPLE.read_text(encoding="utf-8")
+    block = next(block for block in blocks(page) if LOG.name in block.code)
+    program, *command = shlex.split(block.code.replace("\\\n", " "))
+    assert program == "advisor"
+    command[command.index("--only") + 1] += more
+    # With an absolute path of the log.
+    arguments = [str(LOG) if argument.endswith(LOG.name) else argument for argument in command]
+    ran = place.advisor(*arguments, "--quiet", "--json")
+    assert ran.status == 0, ran.err
+    result = json.loads(ran.out)
+    assert result["advice"]["recommendation"]["text"] in " ".join(page.split())
+    # The table has the strategies of the first command.
+    for each in [] if more else result["strategies"]:
+        name, (low, high) = each["strategy"].replace("_", " "), each["measured_gain_ci"]
+        gain = "–" if name == "single" else f"{each['measured_gain']:+.1f} ({low:+.1f} to {high:+.1f})"
+        calls = f"{each['calls_per_question']:.1f}"
+        assert f"| {name} | {len(each['members'])} | {each['accuracy']:.1f} | {gain} | {calls} |" in page

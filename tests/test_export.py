@@ -107,7 +107,6 @@ def test_what_cannot_be_exported_is_refused_in_a_line(place: Place, run: Path) -
         return ran.line
 
     assert "is a local model, which others cannot load" in refused("export", "run", "out", "--push", "org/new")
-    assert "--public has no effect without --push" in refused("export", "run", "out", "--public")
     assert "gone: no such folder; give a run folder" in refused("export", "gone", "out")
     assert "is not a saved ensemble, and has " in refused("export", "run", "run")
     assert not (place.folder / "out").exists()
@@ -186,7 +185,7 @@ def test_local_models_are_mounted_where_the_export_names_them(place: Place, run:
     assert (said["run"], said["host"], said["port"], said["name"]) == (str(out), "0.0.0.0", "8000", "out")
 
 
-def test_every_service_has_an_image_or_is_built_and_prometheus_reads_them_all(
+def test_every_service_has_an_image_of_an_exact_version_or_is_built_and_prometheus_reads_them_all(
     place: Place, run: Path, models: Path
 ) -> None:
     move(run, models, 0, "openai:http://a:8000/v1#org/alpha-7B.Instruct")
@@ -194,6 +193,8 @@ def test_every_service_has_an_image_or_is_built_and_prometheus_reads_them_all(
     content = composed(place)
     assert list(content["services"]) == ["advisor", "alpha-7b-instruct", "prometheus"]
     assert all(("image" in service) != ("build" in service) for service in content["services"].values())
+    images = [service["image"] for service in content["services"].values() if "image" in service]
+    assert len(images) == 2 and all(re.fullmatch(r"[\w./-]+:v\d+\.\d+\.\d+", image) for image in images)
     volumes = [volume for service in content["services"].values() for volume in service["volumes"]]
     named = {volume.split(":")[0] for volume in volumes if isinstance(volume, str)}
     assert {name for name in named if not name.startswith(".")} == set(content["volumes"])
@@ -256,11 +257,6 @@ def test_edited_files_are_not_overwritten(place: Place, run: Path) -> None:
     assert path.read_text(encoding="utf-8") == "# mine\n"
 
 
-def test_consent_without_compose_is_refused(place: Place) -> None:
-    line = place.advisor("export", "run", "out", "--allow-server", "http://a:8000").line
-    assert "has no effect without --compose" in line
-
-
 def test_a_strategy_that_asks_its_models_has_the_files_too(place: Place, run: Path) -> None:
     assert place.advisor("export", "run", "out", "--strategy", "single", "--compose").status == 0
     assert (place.folder / "out" / "strategy.json").is_file()
@@ -290,14 +286,6 @@ def test_the_image_is_built_from_the_wheel_of_this_release_and_from_no_index(pla
     assert installed == f"$(ls /tmp/{copied})[serve]"
     extras = metadata.metadata("unite-advisor").get_all("Provides-Extra") or []
     assert {"serve", "openai", "gguf"} <= set(extras)
-
-
-def test_every_image_has_an_exact_version(place: Place, run: Path, models: Path) -> None:
-    move(run, models, 0, "openai:http://a:8000/v1#org/alpha")
-    assert place.advisor(*COMPOSE).status == 0
-    images = [service["image"] for service in composed(place)["services"].values() if "image" in service]
-    assert len(images) == 2
-    assert all(re.fullmatch(r"[\w./-]+:v\d+\.\d+\.\d+", image) for image in images)
 
 
 def test_a_dollar_in_a_path_is_no_variable(place: Place, models: Path) -> None:
@@ -430,7 +418,6 @@ def test_the_command_that_runs_another_strategy_names_it_and_its_consent(place: 
             {"strategy": "vote"},
             "Vote, 3 models cannot run there, because such a program sends each question to one model",
         ),
-        ((), {"strategy": "vote"}, "such a program sends each question to one model"),
         (("c",), {"strategy": "group_router", "routes": ROUTES}, "because no server runs c"),
         (("c",), {"strategy": "single", "members": ["c"]}, "c alone cannot run there, because no server runs c: "),
     ],

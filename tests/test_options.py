@@ -59,6 +59,7 @@ def refused(options: type[Options], **given: Any) -> str:
     [
         (SelectOptions, {"limit": 0}, "--limit 0: give at least 1 question"),
         (SelectOptions, {"seed": -1}, "--seed -1: give 0 or more"),
+        (CheckOptions, {"min_gain": -1.0}, "--min-gain -1: give points from 0 to 100"),
         (SelectOptions, {"max_gap": 101}, "--max-gap 101: give points from 0 to 100"),
         (SelectOptions, {"max_gap": math.nan}, "--max-gap nan: give points from 0 to 100"),
         (SelectOptions, {"max_length_ratio": math.inf}, "--max-length-ratio inf: give a ratio of at least 1"),

@@ -26,7 +26,7 @@ from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import InferenceConfig, RunConfig
 from advisor.progress import Progress
 from advisor.records import Answer, Limits, Profile, Standing
-from advisor.run.folder import Run, check_out, folder_name, keep_first_date, replace, write_run
+from advisor.run.folder import check_out, folder_name, keep_first_date, replace, write_run
 from advisor.run.result import PredictedFigures, Result, TaskInfo
 from advisor.run.samples import Sample
 from advisor.strategies.strategy import Single
@@ -467,16 +467,6 @@ def test_a_length_may_be_left_out(tmp_path: Path) -> None:
     task, standings = read_standings(path)
     assert task == "unnamed"
     assert [standing.mean_length for standing in standings] == [None, 0]
-
-
-# --- A result.json of a stranger ---
-
-
-@pytest.mark.parametrize("content", ["[" * 100_000, '{"a":' * 100_000, "9" * 5000, "\xff", "", "[]", "nul"])
-def test_a_result_that_is_no_usable_json_is_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / "result.json").write_text(content, encoding="latin-1")
-    with pytest.raises(InputError, match=r"result\.json"):
-        _ = Run.open(tmp_path).result
 
 
 def profile(model: str, answers: str) -> Profile:

@@ -86,10 +86,6 @@ def test_a_method_is_listed_with_its_package_and_is_not_imported(install: Instal
     assert callable(get_module("ours").make)
 
 
-def test_a_method_of_this_project_has_no_package() -> None:
-    assert {method.package for method in list_methods().values()} == {None}
-
-
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
@@ -138,20 +134,20 @@ def test_a_package_that_raises_when_it_is_imported_is_one_line(install: Install)
         get_method("ours")
 
 
-def test_a_built_in_name_is_refused_only_where_it_is_used(install: Install) -> None:
-    install("method", "average", METHOD)
-    assert get_method("unite").package is None
-    message = (
-        r"^method average of house 1\.5 .* cannot be used: unite-advisor has a built-in one of this name; uninstall "
-    )
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("average", "unite-advisor has a built-in one of this name"),
+        ("gac_threshold", "unite-advisor has a built-in one of this name"),
+        ("our.method", "a name has only letters, digits, - and _"),
+    ],
+)
+def test_a_name_that_cannot_be_taken_is_refused_only_where_it_is_used(install: Install, name: str, reason: str) -> None:
+    install("method", name, METHOD)
+    assert {method.package for method in list_methods().values()} == {None}
     for use in (get_method, get_module, check_decodes):
-        with pytest.raises(InputError, match=message):
-            use("average")
-
-
-def test_a_name_that_differs_from_a_built_in_one_by_an_underscore_is_refused(install: Install) -> None:
-    install("method", "gac_threshold", METHOD)
-    assert "gac_threshold" not in list_methods()
+        with pytest.raises(InputError, match=rf"^method {name} of house 1\.5 .* cannot be used: {reason}; uninstall "):
+            use(name)
 
 
 def test_a_name_of_two_packages_is_refused(install: Install) -> None:
@@ -161,11 +157,6 @@ def test_a_name_of_two_packages_is_refused(install: Install) -> None:
         InputError, match=r"^method ours of (house|other) 1\.5 .*: (house|other) 1\.5 has one of this name"
     ):
         get_method("ours")
-
-
-def test_a_name_that_options_cannot_hold_is_refused(install: Install) -> None:
-    install("method", "our.method", METHOD)
-    assert "our.method" not in list_methods()
 
 
 def test_a_module_that_raises_is_one_line(install: Install) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import math
@@ -66,39 +65,33 @@ def dump(value: Any, indent: str = "") -> str:
     return f"{begin}\n{deeper}" + f",\n{deeper}".join(items) + f"\n{indent}{end}"
 
 
-def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
+def differences(old: Any, new: Any) -> Iterator[str]:
     """Where two records differ: the path, what was recorded, and what is there now."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        yield from _by_name(old, new, path)
-    elif isinstance(old, list) and isinstance(new, list):
-        names, others = ([_name(each) for each in items] for items in (old, new))
-        if None not in names + others and len({*names}) == len(names) and len({*others}) == len(others):
-            yield from _by_name(dict(zip(names, old, strict=True)), dict(zip(others, new, strict=True)), path)
-            if names != others and sorted(names) == sorted(others):
-                yield f"{path}: recorded in the order {names}, now {others}"
-        elif len(old) == len(new) and not all(isinstance(each, str) for each in old + new):
-            for number, (before, after) in enumerate(zip(old, new, strict=True)):
-                yield from differences(before, after, f"{path}.{number}")
-        else:
-            yield from _by_place(list(map(_shown, old)), list(map(_shown, new)), path)
-    elif not _equal(old, new, path):
-        yield f"{path}: recorded {_shown(old)}, now {_shown(new)}"
+    before, after = dict(_leaves(old)), dict(_leaves(new))
+    for path in {**before, **after}:
+        if path not in after:
+            yield f"{path}: recorded {_shown(before[path])}, now gone"
+        elif path not in before:
+            yield f"{path}: not recorded, now {_shown(after[path])}"
+        elif not _equal(before[path], after[path], path):
+            yield f"{path}: recorded {_shown(before[path])}, now {_shown(after[path])}"
 
 
-def _by_name(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str) -> Iterator[str]:
-    for name in [*old, *(name for name in new if name not in old)]:
-        if name not in new:
-            yield f"{path}.{name}: recorded {_shown(old[name])}, now gone"
-        elif name not in old:
-            yield f"{path}.{name}: not recorded, now {_shown(new[name])}"
-        else:
-            yield from differences(old[name], new[name], f"{path}.{name}")
-
-
-def _by_place(old: list[str], new: list[str], path: str) -> Iterator[str]:
-    for change, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if change != "equal":
-            yield f"{path}.{a}: recorded {' | '.join(old[a:b]) or 'nothing'}, now {' | '.join(new[c:d]) or 'nothing'}"
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a record by their paths; items of a list are known by their names, which have an order, too."""
+    if not isinstance(value, (dict, list)) or not value:
+        yield path, value
+        return
+    if isinstance(value, dict):
+        items = list(value.items())
+    else:
+        names = [_name(each) for each in value]
+        is_named = None not in names and len(set(names)) == len(names)
+        items = list(zip(names if is_named else range(len(value)), value, strict=True))
+        if is_named:
+            yield f"{path} in order", names
+    for name, each in items:
+        yield from _leaves(each, f"{path}.{name}")
 
 
 def _name(item: Any) -> str | None:
