@@ -26,12 +26,13 @@ METHODS = "unite,gac,average,sweetspan,voting,rerank"
 
 @pytest.fixture
 def run(place: Place, models: Path, prepare: Prepare) -> Place:
-    """A place with the run folder of three tiny models."""
+    """A place with the run folder of three tiny models, and its evaluation."""
 
     def make() -> None:
         place.job(models)
         place.task(metric="exact_match")
         place.select("--quiet")
+        assert evaluate(place, "--methods", METHODS) == place.json("run/evaluation.json")
 
     prepare("evaluate", place, make)
     return place
@@ -44,32 +45,35 @@ def evaluate(place: Place, *options: str) -> dict[str, Any]:
     return found
 
 
+def by_name(evaluation: dict[str, Any]) -> dict[str, Any]:
+    """The methods of an evaluation."""
+    return {entry["method"]: entry for entry in evaluation["methods"]}
+
+
 def test_every_method_stands_beside_the_members_and_a_control(run: Place) -> None:
-    found = evaluate(run, "--methods", METHODS)
-    result = run.json()
+    found, result = run.json("run/evaluation.json"), run.json()
     assert [member["model"] for member in found["members"]] == result["selected"]
-    assert [entry["method"] for entry in found["methods"]] == [*METHODS.split(","), "self-consistency"]
-    by_name = {entry["method"]: entry for entry in found["methods"]}
-    assert by_name["unite"]["accuracy"] == result["ensemble"]["accuracy"]
-    assert by_name["unite"]["difference"] == result["ensemble"]["difference"]
-    assert by_name["gac"]["handled_per_step"] > by_name["unite"]["handled_per_step"] > 0
-    assert by_name["unite"]["share_ensembled"] == 1
-    assert run.json("run/evaluation.json") == found
+    methods = by_name(found)
+    assert list(methods) == [*METHODS.split(","), "self-consistency"]
+    assert methods["unite"]["accuracy"] == result["ensemble"]["accuracy"]
+    assert methods["unite"]["difference"] == result["ensemble"]["difference"]
+    assert methods["gac"]["handled_per_step"] > methods["unite"]["handled_per_step"] > 0
+    assert methods["unite"]["share_ensembled"] == 1
 
 
 def test_a_method_that_does_not_fit_is_left_out_with_its_reason(run: Place) -> None:
-    by_name = {entry["method"]: entry for entry in evaluate(run, "--methods", METHODS)["methods"]}
-    assert "it needs one vocabulary" in by_name["average"]["left_out"]
-    assert "it needs a reward model" in by_name["rerank"]["left_out"]
-    assert by_name["average"]["accuracy"] is None
-    assert [name for name, entry in by_name.items() if entry["left_out"]] == ["average", "rerank"]
+    methods = by_name(run.json("run/evaluation.json"))
+    assert "it needs one vocabulary" in methods["average"]["left_out"]
+    assert "it needs a reward model" in methods["rerank"]["left_out"]
+    assert methods["average"]["accuracy"] is None
+    assert [name for name, entry in methods.items() if entry["left_out"]] == ["average", "rerank"]
 
 
 def test_there_is_no_vote_where_answers_are_read_with_a_look_at_the_reference(run: Place) -> None:
     run.task(metric="contains")
-    by_name = {entry["method"]: entry for entry in evaluate(run, "--methods", "unite,voting")["methods"]}
-    assert "votes are counted only for short, fixed answers" in by_name["voting"]["left_out"]
-    assert "votes are counted" in by_name["self-consistency"]["left_out"]
+    methods = by_name(evaluate(run, "--methods", "unite,voting"))
+    assert "votes are counted only for short, fixed answers" in methods["voting"]["left_out"]
+    assert "votes are counted" in methods["self-consistency"]["left_out"]
 
 
 def test_deepen_adapt_is_given_the_accuracies_that_the_run_found(run: Place) -> None:
@@ -94,7 +98,8 @@ def test_what_the_control_draws_differs_from_draw_to_draw(run: Place) -> None:
     assert len({*texts}) == 3
 
 
-def test_where_no_method_fits_nothing_is_run(run: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_method_fits_nothing_is_run(run: Place) -> None:
+    (run.folder / "run" / "evaluation.json").unlink()
     ran = run.advisor("evaluate", "run", "--task", "task.yaml", "--methods", "rerank", "--quiet")
     assert (ran.status, ran.out) == (2, "")
     assert "it needs a reward model" in ran.line
@@ -102,14 +107,11 @@ def test_where_no_method_fits_nothing_is_run(run: Place, monkeypatch: pytest.Mon
 
 
 def test_a_second_evaluation_loads_no_model_and_finds_the_same(run: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = evaluate(run, "--methods", "unite,gac,voting")
-
-    def refuse(*_: Any) -> None:
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr("advisor.models.loaded_models.load_models", refuse)
-    again = evaluate(run, "--methods", "unite,gac,voting")
-    assert (again["members"], again["methods"]) == (first["members"], first["methods"])
+    first = run.json("run/evaluation.json")
+    monkeypatch.setattr("advisor.models.loaded_models.load_models", lambda *_: pytest.fail("a model was loaded"))
+    again = evaluate(run, "--methods", "unite,gac,sweetspan,voting")
+    kept = {name: each for name, each in by_name(first).items() if not each["left_out"]}
+    assert (again["members"], by_name(again)) == (first["members"], kept)
 
 
 def test_the_table_is_the_result_and_goes_to_standard_output(run: Place) -> None:
@@ -155,10 +157,10 @@ def test_on_options_a_gate_that_plays_no_part_is_reported(run: Place) -> None:
     records = [{"question": f"{n} is even?", "answer": "AB"[n % 2]} for n in range(12)]
     run.task(records, prompt="{{question}}", choices=["A", "B"], metric="choice")
     methods = ("--methods", "unite,gac,gac-threshold,safe,geometric", "--set", "geometric.gate=safe")
-    by_name = {entry["method"]: entry for entry in evaluate(run, *methods)["methods"]}
-    noted = [name for name, entry in by_name.items() if entry["note"]]
+    entries = by_name(evaluate(run, *methods))
+    noted = [name for name, entry in entries.items() if entry["note"]]
     assert noted == ["gac-threshold", "safe", "geometric"]
-    assert by_name["safe"]["note"].startswith("its gate plays no part")
+    assert entries["safe"]["note"].startswith("its gate plays no part")
     assert "Its gate plays no part" in run.advisor("evaluate", "run", "--task", "task.yaml", *methods, "--quiet").out
     assert "Its gate plays no part" in (run.folder / "run" / "report.html").read_text(encoding="utf-8")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from advisor.advice.sequential import look_until_sure
 from advisor.run.result import InterimAnalysis
 
 if TYPE_CHECKING:
-    from pools import Place
+    from pools import Place, Prepare
 
 pytest_plugins = ["pools"]
 
@@ -27,11 +28,23 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def job(place: Place, models: Path) -> Place:
-    """A task with 15 dev and 15 held-out questions, and a pool of two models that fit each other."""
-    place.task(QUESTIONS)
-    place.pool(*(str(models / name) for name in ("alpha", "beta")))
+def asked(place: Place, models: Path, prepare: Prepare) -> Place:
+    """A place with a run on 15 dev and 15 held-out questions, of two models that fit each other."""
+
+    def make() -> None:
+        place.task(QUESTIONS)
+        place.pool(*(str(models / name) for name in ("alpha", "beta")))
+        place.select("--until-sure")
+
+    prepare("until sure", place, make)
     return place
+
+
+@pytest.fixture
+def job(asked: Place) -> Place:
+    """The same without the run, but with the responses."""
+    shutil.rmtree(asked.folder / "run")
+    return asked
 
 
 def held_out_in(place: Place) -> list[str]:
@@ -51,11 +64,10 @@ def sure_at(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
     monkeypatch.setattr("advisor.commands.select.look_until_sure", looks)
 
 
-def test_all_questions_are_asked_in_batches_if_nothing_shows(job: Place) -> None:
-    job.select("--until-sure")
-    result = job.json()
+def test_all_questions_are_asked_in_batches_if_nothing_shows(asked: Place) -> None:
+    result = asked.json()
     assert [look["n"] for look in result["looks"]] == [4, 6, 9, 15]
-    assert len(held_out_in(job)) == result["ensemble"]["n"] == 15
+    assert len(held_out_in(asked)) == result["ensemble"]["n"] == 15
     assert "the test is not sure after all 15" in result["advice"]["text"]
 
 
@@ -84,11 +96,10 @@ def test_a_limit_bounds_the_questions_of_each_split(job: Place) -> None:
     assert len(held_out_in(job)) == 9
 
 
-def test_a_repeated_run_gives_the_same_result(job: Place) -> None:
-    job.select("--until-sure")
-    first = job.json()
-    job.select("--until-sure")
-    assert job.json() == first
+def test_a_repeated_run_gives_the_same_result(asked: Place) -> None:
+    first = asked.json()
+    asked.select("--until-sure")
+    assert asked.json() == first
 
 
 def test_another_set_on_the_same_questions_is_corrected_and_says_so(job: Place) -> None:

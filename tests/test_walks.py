@@ -89,7 +89,7 @@ def test_a_prompt_goes_the_way_that_the_walk_says(ensemble: Ensemble) -> None:
 
 
 def test_a_question_goes_the_way_that_the_walk_says(place: Place, models: Path) -> None:
-    place.task([{"question": f"What is {n} + {n}{f', {MARK}' * (n == 1)}?", "answer": str(n)} for n in range(8)])
+    place.task([{"question": f"What is {n} + {n}{f', {MARK}' * (n == 1)}?", "answer": str(n)} for n in range(4)])
     place.pool(*(str(models / name) for name in ("alpha", "beta")))
     limits = ("--max-gap", "100", "--max-length-ratio", "1e9")
     with traced(marked=True) as found:
@@ -107,7 +107,7 @@ def test_a_line_of_a_log_goes_the_way_that_the_walk_says(place: Place) -> None:
                 "response": f"It is {n}",
                 "reference": str(n if n % 3 else 7),
             }
-            for n in range(60)
+            for n in range(30)
         ]
         place.write(f"{model}.jsonl", "\n".join(map(json.dumps, lines)))
     with traced(marked=True) as found:
