@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from advisor.run.evaluation import Evaluation
+from advisor.run.figures import RIGHT, ResponseTrace, Sample, SampleResponse, TracedStep
 from advisor.run.folder import Run
 from advisor.run.result import Result
-from advisor.run.samples import RIGHT, ResponseTrace, Sample, SampleResponse, TracedStep
 from advisor.strategies.fusion import Fusion
 from advisor.tasks.task import place_of_answer
 

@@ -26,9 +26,9 @@ from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import InferenceConfig, RunConfig
 from advisor.progress import Progress
 from advisor.records import Answer, Limits, Profile, Standing
+from advisor.run.figures import Sample
 from advisor.run.folder import check_out, folder_name, keep_first_date, replace, write_run
 from advisor.run.result import PredictedFigures, Result, TaskInfo
-from advisor.run.samples import Sample
 from advisor.strategies.strategy import Single
 from advisor.tasks import load_task
 from ensemble import Ensemble

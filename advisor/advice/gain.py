@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from advisor.records import ALPHA, FIGURE_ALPHA, Answer, Profile
+from advisor.run.figures import RIGHT
 from advisor.run.result import OracleGain
-from advisor.run.samples import RIGHT
 from advisor.statistics import Floats, Interval, Labels, cluster_totals, folds_of, is_binary, scores
 from advisor.strategies import kinds
 from advisor.strategies.replay import replay

@@ -22,8 +22,8 @@ from advisor.judge.summary import (
 from advisor.options.finished_run import JudgeRunOptions
 from advisor.progress import Progress
 from advisor.records import signed
+from advisor.run.figures import SampleResponse
 from advisor.run.folder import Run
-from advisor.run.samples import SampleResponse
 from advisor.statistics import Floats
 from advisor.tasks.metrics import metric_names, plugins
 from advisor.tasks.tables.rows import LeftOut, columns_of, rows_of

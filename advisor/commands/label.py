@@ -49,9 +49,8 @@ from advisor.options.new_run import LabelOptions, SelectOptions
 from advisor.options.shared import split_names
 from advisor.progress import Progress
 from advisor.records import ALPHA, Decision, Profile, Selection
-from advisor.run.figures import SCHEMA_VERSION
+from advisor.run.figures import SCHEMA_VERSION, LabelRow, Sample
 from advisor.run.result import AdviceSection, Provenance, Result, RuleLimits, StrategyFigures, TaskInfo
-from advisor.run.samples import LabelRow, Sample
 from advisor.statistics import Interval, questions_needed, scores, z_value
 from advisor.strategies import default_strategy
 from advisor.strategies.replay import replay_all

@@ -44,8 +44,8 @@ def _print_entry(name: str, words: str) -> None:
 
 SCHEMAS = {
     "result": "advisor.run.result:Result",
-    "samples": "advisor.run.samples:Sample",
-    "labels": "advisor.run.samples:LabelRow",
+    "samples": "advisor.run.figures:Sample",
+    "labels": "advisor.run.figures:LabelRow",
     "evaluation": "advisor.run.evaluation:Evaluation",
     "ensemble": "ensemble.saved.ensemble_json:SavedEnsemble",
     "strategy": "advisor.strategies.schema:StrategyFile",

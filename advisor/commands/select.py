@@ -65,10 +65,9 @@ from advisor.options.new_run import ProfileOptions, SelectOptions
 from advisor.options.shared import split_names
 from advisor.progress import Progress
 from advisor.records import Limits, signed
-from advisor.run.figures import SCHEMA_VERSION, JudgeSection
+from advisor.run.figures import SCHEMA_VERSION, JudgeSection, Sample
 from advisor.run.folder import Run, check_out, check_settings, folder_name, keep_first_date, write_run
 from advisor.run.result import AdviceSection, CandidateFigures, InterimAnalysis, Result, RuleLimits, TaskInfo
-from advisor.run.samples import Sample
 from advisor.statistics import accuracy_interval
 from advisor.strategies import largest_default
 from advisor.strategies.strategy import AnsweredSplit

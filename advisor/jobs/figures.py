@@ -25,7 +25,16 @@ from advisor.models.profiler import Profiler
 from advisor.models.run_config import InferenceConfig, RunConfig
 from advisor.models.server_identity import ServerIdentity
 from advisor.records import FIGURE_CONFIDENCE, Answer, Profile, Selection
-from advisor.run.figures import GroupAccuracy, HeadToHead, JudgedSplit, JudgeSection
+from advisor.run.figures import (
+    EnsembleResponse,
+    GroupAccuracy,
+    HeadToHead,
+    JudgedSplit,
+    JudgeSection,
+    RecommendedAnswer,
+    Sample,
+    SampleResponse,
+)
 from advisor.run.result import (
     AdviceSection,
     CandidateFigures,
@@ -36,7 +45,6 @@ from advisor.run.result import (
     SingleModel,
     TaskInfo,
 )
-from advisor.run.samples import EnsembleResponse, RecommendedAnswer, Sample, SampleResponse
 from advisor.statistics import Interval, accuracy_interval
 from advisor.strategies.fusion import Fusion
 from advisor.strategies.replay import Spent

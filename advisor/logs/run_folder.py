@@ -11,9 +11,9 @@ from pathlib import Path
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
 from advisor.logs.values import LONGEST_NAME, check_name
+from advisor.run.figures import Sample
 from advisor.run.folder import Run
 from advisor.run.result import Result
-from advisor.run.samples import Sample
 from advisor.tasks.tables.rows import LeftOut
 from advisor.tasks.tables.streams import LARGEST_ITEM, Notes, json_lines
 from advisor.tasks.tables.values import text_of, texts_of

@@ -19,8 +19,8 @@ from ensemble.errors import InputError, UniteError
 
 if TYPE_CHECKING:
     from advisor.run.evaluation import Evaluation
+    from advisor.run.figures import Sample
     from advisor.run.result import Result
-    from advisor.run.samples import Sample
 
 
 WAY_OUT = "run `advisor select` again, or restore the file"
@@ -80,7 +80,7 @@ class Run:
         return self._samples(clean=False)
 
     def _samples(self, *, clean: bool) -> Iterator[Sample]:
-        from advisor.run.samples import Sample
+        from advisor.run.figures import Sample
 
         return read_lines(Sample, self.folder / "samples.jsonl", WAY_OUT, clean=clean)
 
