@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.advice.rules import select
-from advisor.records import TOLERANCE, Limits, Selection, Standing, gap, length_ratio
+from advisor.records import TOLERANCE, Limits, Selection, Standing, length_ratio
 from ensemble.errors import UniteError
 
 PUBLISHED = Path(__file__).parents[2] / "shared" / "published" / "unite_table3.json"
@@ -156,10 +156,6 @@ def test_length_ratio_at_its_edges() -> None:
     assert length_ratio(0.0, 3.0) == math.inf
     assert length_ratio(None, 3.0) is None
     assert length_ratio(2.0, 5.0) == length_ratio(5.0, 2.0) == 2.5
-
-
-def test_gap_is_absolute() -> None:
-    assert gap(59.67, 73.46) == gap(73.46, 59.67) == pytest.approx(13.79)
 
 
 @pytest.mark.parametrize(("own", "primarys", "whose"), [(None, 9.0, "its"), (9.0, None, "the primary's")])
