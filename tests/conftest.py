@@ -175,7 +175,7 @@ SECOND_LANE: dict[str, str] = {
     "test_serving_crowds.py::test_the_command_serves_until_a_signal_and_ends_well": "starts a server",
     "test_serving_grammars.py::test_the_memory_of_grammars_is_bounded": "measures",
     "test_serving_hostile.py::test_a_text_that_takes_longer_than_a_body_may_is_not_ended": "waits",
-    "test_tasks_builtin.py::test_dev_and_held_out_share_no_question_and_no_shot": "reads whole benchmarks",
+    "test_tasks_builtin.py::test_splits_share_nothing_and_accepted_texts_score_one": "reads whole benchmarks",
     "test_tasks_builtin.py::test_gsm8k_dev_is_300_of_train_and_held_out_is_all_of_test": "reads all of gsm8k",
     "test_tasks_builtin.py::test_mmlu_has_57_subjects_whose_lines_are_whole": "reads all of mmlu",
     "test_tasks_lmeval.py::test_an_unknown_name_gets_near_ones_and_a_group_gets_its_tasks": "reads all of lm-eval",

@@ -1,9 +1,11 @@
-"""What the project promises as a whole: the lock, the packages, a light start, and files that fit any machine."""
+"""What the project promises as a whole: the lock, the build, a light start, files that fit any machine, the lanes."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -11,8 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import CASES, SECOND_LANE
+from hatchling.bridge.app import Application
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from benchmarks._code_changes import changes
+from hatch_build import LIBRARY, SOURCE, CompiledStep
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -160,3 +167,55 @@ def tracked_files() -> list[Path]:
     if done.returncode != 0:
         pytest.skip(f"git cannot list the files: {done.stderr.strip()}")
     return [path for name in done.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a < b", "(a <= b)"), ("a and b", "(a or b)"), ("not a", "(a)"), ("a + b", "(a - b)"), ("x = 7", "x = 8"),
+        ("x = True", "x = False"), ("a = max(b)", "a = min(b)"), ("a = sorted(b)", "a = list(b)"),
+        ("call(b)", "pass"), ("é = a in b", "é = (a not in b)"),
+    ],
+)  # fmt: skip
+def test_a_line_gets_a_defect(before: str, after: str) -> None:
+    assert after in {change.apply(before + "\n").rstrip() for change in changes("file.py", before + "\n")}
+
+
+# --- The two lanes ---
+
+
+@pytest.mark.parametrize("place", [*SECOND_LANE, *CASES])
+def test_what_the_second_lane_names_exists(place: str) -> None:
+    file, _, function = place.partition("::")
+    assert (ROOT / "tests" / file).is_file()
+    assert not function or re.search(
+        rf"^def {function}\(", (ROOT / "tests" / file).read_text(encoding="utf-8"), re.MULTILINE
+    )
+
+
+def build(folder: Path) -> dict[str, Any]:
+    """What the hook asks for where the sources are in this folder."""
+    (folder / SOURCE).parent.mkdir(parents=True)
+    shutil.copy(ROOT / SOURCE, folder / SOURCE)
+    data: dict[str, Any] = {"artifacts": [], "pure_python": True}
+    hook: Any = CompiledStep
+    hook(str(folder), {}, None, None, str(folder / "dist"), "wheel", Application()).initialize("standard", data)
+    return data
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_the_wheel_has_the_library_and_is_for_this_platform_and_every_python(tmp_path: Path) -> None:
+    data = build(tmp_path)
+    assert data["artifacts"] == [LIBRARY.as_posix()]
+    assert data["tag"].startswith("py3-none-")
+    assert not data["pure_python"]
+    assert ctypes.CDLL(str(tmp_path / LIBRARY)).unite_union
+
+
+@pytest.mark.parametrize("compiler", ["false", "no-such-compiler"])
+def test_without_a_compiler_the_wheel_is_for_every_platform(
+    compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", compiler)
+    assert build(tmp_path) == {"artifacts": [], "pure_python": True}
+    assert not (tmp_path / LIBRARY).exists()

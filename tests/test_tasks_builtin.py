@@ -75,7 +75,7 @@ def test_the_papers_tasks_are_all_there() -> None:
 
 @needs_data
 @pytest.mark.parametrize("name", [*PAPERS, "mbpp"])
-def test_dev_and_held_out_share_no_question_and_no_shot_and_every_accepted_text_scores_one(name: str) -> None:
+def test_splits_share_nothing_and_accepted_texts_score_one(name: str) -> None:
     dev = load_task(name, data_dir=DATA)
     if name != "flores_bleu":  # it has the data of flores
         held_out = load_task(name, split="held_out", data_dir=DATA)
