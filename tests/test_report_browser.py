@@ -212,7 +212,7 @@ def test_hostile_text_runs_nothing(driver: Any, tmp_path: Path) -> None:
             response["text"] += attack
     lines = (json.dumps(sample) + "\n" for sample in samples)
     (tmp_path / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
-    result = make_result(samples)
+    result = make_result()
     result["advice"]["text"] += attack
     open_report(driver, write_report(write_json(tmp_path, result)))
     for summary in find(driver, "#explorer summary"):

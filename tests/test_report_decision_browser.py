@@ -80,7 +80,7 @@ def test_every_control_and_cell_has_a_name_for_screen_readers(window: Any) -> No
 def many_models(folder: Path) -> Path:
     """A run with 28 models and 12 groups, whose tables are wider than a screen, and 20 warnings."""
     samples = make_samples(dev=60, held_out=60)
-    result = make_result(samples)
+    result = make_result()
     others = [f"an-organisation/another-model-{number:02}-instruct-v0.{number}" for number in range(23)]
     groups = {f"subject {number}": {"n": 30, "accuracy": 60.0, "accuracy_ci": [42.0, 75.0]} for number in range(12)}
     last = result["candidates"].pop()

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
-from report_fixture import make_evaluation, make_result, make_samples, write_evaluation, write_json, write_run
+from report_fixture import make_evaluation, make_result, write_evaluation, write_json, write_run
 
 from advisor.run.folder import Run
 from advisor.run.result import Result
@@ -39,7 +39,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> Figures:
     folder = write_run(tmp_path_factory.mktemp("figures"))
-    write_evaluation(folder, make_evaluation(make_result(make_samples())))
+    write_evaluation(folder, make_evaluation(make_result()))
     return section_values(read(folder))
 
 
@@ -107,8 +107,7 @@ def test_each_candidate_shows_the_one_mark_of_its_status(figures: Figures, resul
 
 
 def test_names_are_written_as_they_are(tmp_path: Path) -> None:
-    samples = make_samples(dev=6, held_out=4)
-    made = make_result(samples)
+    made = make_result()
     made["candidates"][0]["model"] = "$x^2$ <b>&"
     svg = section_values(read(write_json(tmp_path, made)))["map"]["figure"]["wide"]
     texts = [element.text for element in ElementTree.fromstring(svg).iter("text")]
@@ -116,7 +115,7 @@ def test_names_are_written_as_they_are(tmp_path: Path) -> None:
 
 
 def test_a_pair_without_a_value_is_an_empty_cell(tmp_path: Path) -> None:
-    made = make_result(make_samples(dev=6, held_out=4))
+    made = make_result()
     made["pairs"][0]["length_ratio"] = None
     _, staircase = section_values(read(write_json(tmp_path, made)))["pairs"]["matrices"][1]
     cells = [cell for _, row in staircase for cell in row]

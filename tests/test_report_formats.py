@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_fixture import make_result, make_samples, write_json
+from report_fixture import make_result, write_json
 from test_report import text_of
 from typer.testing import CliRunner
 
@@ -30,7 +30,7 @@ HOSTILE = "=cmd|<b>x</b>`[a](b)"
 
 @pytest.fixture(scope="module")
 def figures() -> dict[str, Any]:
-    return make_result(make_samples())
+    return make_result()
 
 
 def read(folder: Path, figures: dict[str, Any]) -> Result:

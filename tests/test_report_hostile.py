@@ -29,7 +29,7 @@ from reports.report_data import ReportData, report_data
 from reports.sections import models
 
 SAMPLES = make_samples(dev=6, held_out=4)
-RESULT = make_result(SAMPLES)
+RESULT = make_result()
 EVALUATION = make_evaluation(RESULT)
 RESULT["judge"], EVALUATION["judge"] = make_judges()
 

@@ -44,7 +44,7 @@ def test_every_run_below_the_folder_is_found_and_links_are_not_followed(runs: Pa
 def test_a_run_that_cannot_be_read_is_listed_with_its_reason(runs: Path) -> None:
     rows = {row["name"]: row for row in index_rows(runs, find_runs(runs))}
     assert "not JSON" in rows["half"]["problem"]
-    assert rows["first"]["problem"] is None and rows["first"]["held_out"] == 20
+    assert rows["first"]["problem"] is None and rows["first"]["held_out"] == 100
     page = write_index(runs, list(rows.values())).read_text(encoding="utf-8")
     assert "Not readable" in page
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_fixture import make_evaluation, make_result, make_samples, write_evaluation, write_json
+from report_fixture import make_evaluation, make_result, write_evaluation, write_json
 from test_report import text_of
 
 from ensemble.errors import InputError
@@ -20,7 +20,7 @@ HEADING = "Methods side by side"
 
 @pytest.fixture
 def result() -> dict[str, Any]:
-    return make_result(make_samples(dev=30, held_out=20))
+    return make_result()
 
 
 def page_of(folder: Path, result: dict[str, Any], evaluation: dict[str, Any] | None) -> str:

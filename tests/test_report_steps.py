@@ -50,7 +50,7 @@ def test_traced_questions_are_shown_before_others(tmp_path: Path) -> None:
     for sample in samples[5:]:
         sample["ensemble"]["trace"] = None
     samples[-1]["ensemble"]["trace"] = make_trace("The answer is 4.", random.Random(1))
-    page = write_report(write_json(write_samples(tmp_path, samples), make_result(samples))).read_text(encoding="utf-8")
+    page = write_report(write_json(write_samples(tmp_path, samples), make_result())).read_text(encoding="utf-8")
     assert data_of(page)["examples"][-1]["id"] == samples[-1]["id"]
 
 
@@ -62,7 +62,7 @@ def test_traces_that_the_page_has_no_room_for_stay_in_the_file(tmp_path: Path) -
     for sample in samples[200:212]:
         steps = [make_step(f" <word {step}>", chance) for step in range(256)]
         sample["ensemble"]["trace"] = {"members": list(TERSE), "steps": steps, "left_out": 0}
-    page = write_report(write_json(write_samples(tmp_path, samples), make_result(samples))).read_text(encoding="utf-8")
+    page = write_report(write_json(write_samples(tmp_path, samples), make_result())).read_text(encoding="utf-8")
     traced = [example for example in data_of(page)["examples"] if "trace" in example]
     assert 0 < len(traced) < 12
     assert len(page.encode()) <= 2_000_000

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report_fixture import make_result, make_samples, write_json
+from report_fixture import make_result, write_json
 from scipy import stats
 
 from advisor.advice.gain import Gain, estimate_gain
@@ -186,7 +186,7 @@ def test_other_questions_are_fresh() -> None:
 
 def recorded(folder: Path, looks: list[dict[str, object]]) -> Path:
     """A run folder with these looks."""
-    return write_json(folder, {**make_result(make_samples(6, 4)), "looks": looks})
+    return write_json(folder, {**make_result(), "looks": looks})
 
 
 def test_looks_are_read_back_from_a_run_folder(tmp_path: Path) -> None:
