@@ -246,6 +246,18 @@ def test_damaged_members_are_left_out_and_counted(tmp_path: Path) -> None:
     assert "2 members are left out" in notes[0]
 
 
+def test_a_member_with_a_password_is_left_out_and_counted(tmp_path: Path) -> None:
+    good = json.dumps(sample()).encode()
+    path = zipped(tmp_path, {f"samples/{n}_epoch_1.json": good for n in (1, 2)}, zipfile.ZIP_STORED)
+    # The bit of the flags that says that the last member is encrypted, in both of its headers.
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"PK\x03\x04") + 6] |= 1
+    data[data.rindex(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(data)
+    records, notes = read("inspect", path)
+    assert (len(records), "1 member is left out" in notes[0]) == (1, True)
+
+
 def test_a_member_without_a_name_is_passed_over(tmp_path: Path) -> None:
     path = zipped(tmp_path, {"samples/1_epoch_1.json": json.dumps(sample()).encode(), "x": b""})
     data = bytearray(path.read_bytes())

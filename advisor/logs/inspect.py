@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
 from advisor.logs.values import amount_of, check_name, choose_score, count_of, note_others, object_at
 from advisor.tasks.tables.rows import LeftOut
-from advisor.tasks.tables.streams import ZIP, Notes, head_of, json_items, json_members, json_object, zip_members
+from advisor.tasks.tables.streams import ZIP, Notes, head_of, json_items, json_members, zip_members
 from advisor.tasks.tables.values import CUT, line_of, text_of, texts_of
 from ensemble.errors import InputError
 from ensemble.models.thinking import has_thought
@@ -79,11 +79,11 @@ def _content(path: Path, notes: Notes) -> tuple[dict[str, Any], Iterator[tuple[A
     """The header, and the samples with their places."""
     if head_of(path).startswith(ZIP):
         names = zip_members(path)
-        header = next((name for name in _HEADERS if name in names), _HEADERS[0])
-        return json_object(path, header), json_members(path, filter(_SAMPLE.fullmatch, names), notes)
+        found = next(json_members(path, [name for name in _HEADERS if name in names], notes), None)
+        return {} if found is None else found[0], json_members(path, filter(_SAMPLE.fullmatch, names), notes)
     # Only as much of the file is read as these need.
-    found = {key: next((value for value, _ in json_items(path, key)), None) for key in ("eval", "status")}
-    return found, json_items(path, "samples.item")
+    keys = {key: next((value for value, _ in json_items(path, key)), None) for key in ("eval", "status")}
+    return keys, json_items(path, "samples.item")
 
 
 def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:

@@ -86,41 +86,21 @@ class _Limited(io.RawIOBase):
 
 
 @contextmanager
-def open_stream(path: Path, member: str | None = None) -> Iterator[_Limited]:
-    """Open a file, or one member of a zip file, decompressed from gzip, xz or bzip2."""
-    place = str(path) if member is None else f"{path}/{member}"
+def open_stream(path: Path) -> Iterator[_Limited]:
+    """Open a file, decompressed from gzip, xz or bzip2."""
     try:
         # Before opening: opening a pipe waits for its writer, and a device may have no end.
         if not stat.S_ISREG(path.stat().st_mode):
             raise InputError(f"{path}: it is not a regular file; give one with the records")
-        if member is not None:
-            with zipfile.ZipFile(path) as archive, _open_member(archive, member, place) as limited:
-                yield limited
-            return
         with path.open("rb") as raw:
             magic = raw.read(8)
         opened = next((opener for start, opener in _MAGIC if magic.startswith(start)), open)
         with opened(path, "rb") as stream:
-            yield _Limited(cast(BinaryIO, stream), place)
+            yield _Limited(cast(BinaryIO, stream), str(path))
     except _broken() as error:
-        raise InputError(f"{place}: the compressed data is damaged ({error}); write it again") from error
+        raise InputError(f"{path}: the compressed data is damaged ({error}); write it again") from error
     except OSError as error:
-        raise InputError(f"{place}: cannot be read ({error.strerror or error}); give another file") from error
-
-
-@contextmanager
-def _open_member(archive: zipfile.ZipFile, member: str, place: str) -> Iterator[_Limited]:
-    try:
-        info = archive.getinfo(member)
-        if info.compress_type not in _ZIP_METHODS:
-            raise InputError(f"{place}: it is compressed by neither deflate nor zstd; compress it again")
-        # Zstandard expands all bytes that it gets at once: 4 kB (the least that zipfile reads) to at most 128 MB.
-        with archive.open(info) as stream:
-            yield _Limited(cast(BinaryIO, stream), place, 2**12 if info.compress_type == _ZSTD else _PIECE)
-    except KeyError:
-        raise InputError(f"{place}: the zip file has no such member; write it again") from None
-    except RuntimeError as error:  # a zip file with a password
-        raise InputError(f"{place}: cannot be read ({error}); unpack it") from error
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}); give another file") from error
 
 
 def _broken() -> tuple[type[Exception], ...]:
@@ -162,7 +142,8 @@ def json_lines(path: Path, notes: Notes) -> Iterator[tuple[dict[str, Any], str]]
     """
     broken: list[str] = []
     with open_stream(path) as stream:
-        for number, line in enumerate(lines_of(stream), start=1):
+        for number, line in enumerate(io.BufferedReader(stream, _PIECE), start=1):
+            stream.next_item()
             if not line.strip():
                 continue
             place = f"{path}:{number}"
@@ -200,18 +181,17 @@ def json_items(path: Path, prefix: str = "item") -> Iterator[tuple[Any, str]]:
         raise InputError(f"{path}: not JSON after element {number} ({reason}); write it again") from error
 
 
-def json_object(path: Path, member: str | None = None) -> dict[str, Any]:
+def json_object(path: Path) -> dict[str, Any]:
     """The object that a small file has, of at most 64 MB, for example the description of a run."""
-    place = str(path) if member is None else f"{path}/{member}"
-    data = content_of(path, LARGEST_ITEM, member)
+    data = content_of(path, LARGEST_ITEM)
     if data is None:
-        raise InputError(f"{place}: it is larger than {LARGEST_ITEM >> 20} MB; give another file")
+        raise InputError(f"{path}: it is larger than {LARGEST_ITEM >> 20} MB; give another file")
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: not JSON ({str(error)[:100]}); write it again") from error
+        raise InputError(f"{path}: not JSON ({str(error)[:100]}); write it again") from error
     if not isinstance(value, dict):
-        raise InputError(f"{place}: not a JSON object; write it again")
+        raise InputError(f"{path}: not a JSON object; write it again")
     return value
 
 
@@ -221,14 +201,19 @@ def json_members(path: Path, names: Iterable[str], notes: Notes) -> Iterator[tup
     Members that are damaged, too large, or not one JSON object are left out, with one note for the file.
     """
     broken: list[str] = []
-    damaged: tuple[type[Exception], ...] = (*_broken(), InputError, ValueError, RecursionError)
+    # A RuntimeError is a password.
+    damaged: tuple[type[Exception], ...] = (*_broken(), InputError, ValueError, RuntimeError)
     try:
         with zipfile.ZipFile(path) as archive:
             for name in names:
-                place = f"{path}/{name}"
+                place, info = f"{path}/{name}", archive.getinfo(name)
+                if info.compress_type not in _ZIP_METHODS:
+                    raise InputError(f"{place}: it is compressed by neither deflate nor zstd; compress it again")
+                # Zstandard expands all bytes that it gets at once: 4 kB (the least that zipfile reads) to 128 MB.
+                piece = 2**12 if info.compress_type == _ZSTD else _PIECE
                 try:
-                    with _open_member(archive, name, place) as stream:
-                        value = json.loads(stream.read())
+                    with archive.open(info) as stream:
+                        value = json.loads(_Limited(cast(BinaryIO, stream), place, piece).read())
                 except damaged:
                     value = None
                 if isinstance(value, dict):
@@ -254,10 +239,10 @@ def outline(head: bytes) -> frozenset[str]:
     return frozenset(found)
 
 
-def content_of(path: Path, most: int, member: str | None = None) -> bytes | None:
+def content_of(path: Path, most: int) -> bytes | None:
     """The content of a file, decompressed; None if it is larger than ``most`` bytes."""
     pieces, size = [], 0
-    with open_stream(path, member) as stream:
+    with open_stream(path) as stream:
         while piece := stream.read(2**16):
             stream.next_item()
             # The limit of one element does not count here: the whole file has the limit below.
@@ -378,10 +363,3 @@ def _outline(text: _JsonText, path: tuple[str, ...], found: set[str]) -> None:
         for key in text.members():
             found.add(".".join((*path, key)))
             _outline(text, (*path, key), found)
-
-
-def lines_of(stream: _Limited) -> Iterator[bytes]:
-    """The lines of a stream without their line ends; a line has at most 64 MB."""
-    for line in io.BufferedReader(stream, _PIECE):
-        stream.next_item()
-        yield line.removesuffix(b"\n")
