@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from advisor.logs.sources import LogOptions
-from ensemble.errors import InputError
 from tests.logs import REAL, needs_logs, read, recognise, scores
 
 METRIC = {"metric_id": "acc", "metric_name": "accuracy", "lower_is_better": False, "min_score": 0.0, "max_score": 1.0}
@@ -96,11 +95,6 @@ def test_the_user_chooses_a_score_by_its_name_or_ids(tmp_path: Path, score: str,
     assert scores(read("every_eval_ever", path, options=LogOptions(score=score))[0]) == {"q1": value}
 
 
-def test_a_score_that_the_log_lacks_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--column score=bleu: .* has no such score; it has accuracy"):
-        read("every_eval_ever", write(tmp_path, line()), options=LogOptions(score="bleu"))
-
-
 def test_several_models_and_evaluations_in_one_file_are_told_apart(tmp_path: Path) -> None:
     path = write(tmp_path, line(), line(model_id="org/large"), line(evaluation_name="products"))
     found = [(record.model, record.task) for record in read("every_eval_ever", path)[0]]
@@ -130,13 +124,6 @@ def test_without_an_aggregate_scores_count_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "abc.json").unlink()
     (record,), _ = read("every_eval_ever", path)
     assert (record.score, record.metric) == (0.5, "sums.acc")
-
-
-def test_a_damaged_aggregate_is_noted_and_not_used(tmp_path: Path) -> None:
-    path = write(tmp_path, line())
-    (tmp_path / "abc.json").write_text("[", encoding="utf-8")
-    (record,), notes = read("every_eval_ever", path)
-    assert (record.score, notes[0].endswith("it was not used")) == (0.5, True)
 
 
 def test_lines_that_lack_what_is_needed_are_counted(tmp_path: Path) -> None:

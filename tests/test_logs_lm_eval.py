@@ -136,20 +136,12 @@ def test_a_score_that_the_log_lacks_is_refused_with_the_names_that_it_has(tmp_pa
         read("lm_eval", write(tmp_path, line()), options=options("bleu"))
 
 
-def test_a_metric_of_which_less_is_better_is_not_the_default(tmp_path: Path) -> None:
-    (record,), _ = read("lm_eval", write(tmp_path, line(metrics=["loss", "exact_match"], loss=0.3)))
-    assert record.metric == "exact_match,strict"
-
-
-def test_a_log_that_has_only_a_loss_has_no_score(tmp_path: Path) -> None:
-    (record,), _ = read("lm_eval", write(tmp_path, line(metrics=["loss"], loss=0.3)))
-    assert record.score is None
-
-
-def test_a_metric_of_which_less_is_better_is_refused(tmp_path: Path) -> None:
+def test_a_metric_of_which_less_is_better_is_no_score(tmp_path: Path) -> None:
     folder = write(tmp_path, line(metrics=["loss", "exact_match"], loss=0.3))
+    assert read("lm_eval", folder)[0][0].metric == "exact_match,strict"
     with pytest.raises(InputError, match="--column score=loss: less is better"):
         read("lm_eval", folder, options=options("loss"))
+    assert read("lm_eval", write(tmp_path, line(metrics=["loss"], loss=0.3)))[0][0].score is None
 
 
 def test_the_likeliest_option_is_extracted(tmp_path: Path) -> None:

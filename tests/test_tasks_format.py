@@ -402,12 +402,9 @@ def test_arguments_out_of_range_are_refused(folder: Path, options: dict[str, Any
 
 BOMBS = [
     "{{'a' * 3000000000}}",
-    "{{question * 1000000000}}",
     "{{10 ** (10 ** 9)}}",
     "{{lipsum(n=10**7)}}",
-    "{{question | center(3000000000)}}",
     "{{question" + " | join('----------------')" * 12 + "}}",
-    "{{question" + " | replace('', '----------------')" * 12 + "}}",
     "{{'%03000000000d' | format(1)}}",
     "{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3,
     "{% set a = question %}" + "{% set a = a ~ a %}" * 40 + "{{a}}",
