@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from advisor.logs import pool
-from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, records_of
+from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, find_sources, records_of
 
 POOLS = Path(__file__).resolve().parents[1].parent / "shared" / "pools"
 LINE = {
