@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 import threading
@@ -12,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from ensemble.common.background import Threads, call_when_done, in_background
+from ensemble.common.background import Threads, in_background
 from ensemble.servers import client
 
 VARIABLE: ContextVar[str] = ContextVar("VARIABLE", default="")
@@ -39,22 +38,6 @@ def test_a_program_ends_without_waiting_for_work() -> None:
         "import time; from ensemble.common.background import in_background; in_background(lambda: time.sleep(60), 'x')"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == 0
-
-
-def test_the_end_of_work_is_told_in_the_event_loop_and_nowhere_after_it() -> None:
-    ended = threading.Event()
-
-    async def ask() -> bool:
-        told = asyncio.Event()
-        call_when_done(in_background(lambda: None, "short"), lambda _: told.set())
-        await asyncio.wait_for(told.wait(), 5)
-        call_when_done(work, lambda _: pytest.fail("the loop is closed"))
-        return told.is_set()
-
-    work = in_background(lambda: ended.wait(5), "long")
-    assert asyncio.run(ask())
-    ended.set()
-    assert work.result(5)
 
 
 def test_threads_do_so_many_pieces_of_work_at_a_time_and_none_that_is_cancelled_before() -> None:

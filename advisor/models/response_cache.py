@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, get_args
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from advisor.records import FinishReason
 from ensemble.errors import InputError, UniteError
@@ -24,8 +24,12 @@ CREATE TABLE IF NOT EXISTS measured (key TEXT PRIMARY KEY, value TEXT NOT NULL) 
 """
 _VERSION = 1  # of the schema and of the keys: with other keys, no response would be found
 _LOCK_SECONDS = 60.0  # a run waits so long for another one that writes
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _KEYS_PER_QUERY = 500  # old builds of SQLite allow 999
+
+
+# A count of a thousand digits is valid JSON, and no float can hold it.
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+LogProbability = Annotated[float, Field(lt=1e300)]  # minus infinity for what cannot be; NaN is nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +37,20 @@ class Response:
     """The response of a model or an ensemble to a prompt. The cache stores its fields as JSON."""
 
     text: str  # untrusted: as the model wrote it, and after :func:`split_thinking` its answer alone
-    tokens: int  # those of the primary, with the thinking: of all members' if they think apart
+    tokens: Count  # those of the primary, with the thinking: of all members' if they think apart
     finish_reason: FinishReason
-    seconds: float  # its share of its batch's time
+    seconds: Annotated[float, Field(ge=0, lt=1e300)]  # its share of its batch's time
     error: str | None = None  # the reason in one line, if the question failed
     settled: bool = True  # another attempt gives the same; a response that is not settled is never stored
     # For a choice task, their log-probabilities; None for one that cannot be tokenized.
-    options: tuple[float | None, ...] = ()
-    steps: int = 0  # see :class:`ensemble.decode.sequences.Counts`
-    combined: int = 0  # steps in which several members took part
-    handled: int = 0  # vocabulary entries whose probabilities were read, summed over all steps
-    prompt_tokens: int = 0  # as the primary counts them; 0 if they are not known
+    options: tuple[LogProbability | None, ...] = ()
+    steps: Count = 0  # see :class:`ensemble.decode.sequences.Counts`
+    combined: Count = 0  # steps in which several members took part
+    handled: Count = 0  # vocabulary entries whose probabilities were read, summed over all steps
+    prompt_tokens: Count = 0  # as the primary counts them; 0 if they are not known
     # What a server or the decoder gave apart, and after :func:`split_thinking` all of it; None if it is not shown.
     thinking: str | None = None
-    thinking_tokens: int = 0  # as a server or the decoder counts them; 0 if it does not say it
+    thinking_tokens: Count = 0  # as a server or the decoder counts them; 0 if it does not say it
     # Functions that the model calls, by name and arguments; such a response is never stored.
     calls: tuple[tuple[str, str], ...] = ()
 
@@ -196,32 +200,15 @@ def _transact(connection: sqlite3.Connection, sql: str, values: Sequence[object]
         return connection.execute(sql, values).fetchall()
 
 
+_STORED = TypeAdapter(Response)
+
+
 def _read(value: str) -> Response | None:
     """A stored response; None if it cannot be read."""
-    kept = _parse(value)
-    if not isinstance(kept, dict) or not isinstance(kept.get("options"), list):
-        return None
     try:
-        response: Any = Response(**{**kept, "options": tuple(kept["options"]), "calls": ()})
-    except TypeError:
+        return _STORED.validate_json(value, strict=True)
+    except ValidationError:
         return None
-    counts = (
-        *(response.tokens, response.steps, response.combined, response.handled),
-        *(response.prompt_tokens, response.thinking_tokens),
-    )
-    fits = (
-        _is_text(response.text)
-        and all(text is None or _is_text(text) for text in (response.error, response.thinking))
-        # A count of a thousand digits is valid JSON, and no float can hold it.
-        and all(type(count) is int and 0 <= count < 2**63 for count in counts)
-        and response.finish_reason in get_args(FinishReason)
-        and _is_number(response.seconds)
-        and response.seconds >= 0
-        and type(response.settled) is bool
-        and all(option is None or _is_number(option) for option in response.options)
-    )
-    stored: Response | None = response if fits else None
-    return stored
 
 
 def _parse(value: str) -> Any:
@@ -229,16 +216,6 @@ def _parse(value: str) -> Any:
         return json.loads(value)
     except (ValueError, RecursionError):
         return None
-
-
-def _is_text(value: object) -> bool:
-    # JSON can spell half of a surrogate pair, which no tokenizer and no UTF-8 file can hold.
-    return isinstance(value, str) and not _SURROGATE.search(value)
-
-
-def _is_number(value: Any) -> bool:
-    # Minus infinity is the log-probability of what cannot be; NaN is nothing, and a larger number is no float.
-    return type(value) in (int, float) and (value == -math.inf or -1e300 < value < 1e300)
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:

@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -26,7 +25,7 @@ from advisor.models.completions import (
 )
 from advisor.models.response_cache import Response
 from advisor.models.server_identity import identify_server
-from ensemble.common.background import Threads, call_when_done
+from ensemble.common.background import Threads
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.choices import ChatTemplate
 from ensemble.models.spec import Dialogue, ModelSpec, Sourced
@@ -69,33 +68,34 @@ class ServerModel:
         if self._load is not None and self._loaded is None:
             # Now: each request would try it again after a failure.
             await asyncio.wrap_future(self._threads.start(self.member))
-        waiting, sent = deque(prompts), dict[int, tuple[float, Future[Response]]]()
-        arrived: asyncio.Queue[int] = asyncio.Queue()
+        waiting, sent = deque(prompts), dict[asyncio.Future[Response], tuple[int, float]]()
         most, changed = min(self._threads.most, len(prompts)), 0.0
         try:
             while waiting or sent:
                 # Twice as many as run, so that no thread waits for this one, until fewer are to run.
                 while waiting and len(sent) < (most if changed else 2 * most):
                     n = waiting.popleft()
-                    request = self._threads.start(partial(self.generate, prompts[n], settings))
-                    sent[n] = time.monotonic(), request
-                    call_when_done(request, partial(_put, arrived, n))
-                n = await arrived.get()
-                begun, request = sent.pop(n)
-                error = request.exception()
-                # A server that accepts no more requests now gets fewer at a time.
-                if getattr(error, "status", None) == _TOO_MANY and (most > 1 or begun < changed):
-                    # What was sent before the last change says nothing of the present number.
-                    if begun >= changed:
-                        most, changed = most - most // 2, time.monotonic()
-                    waiting.append(n)
-                elif error is None or isinstance(error, UniteError):
-                    yield n, error or request.result()
-                else:
-                    raise error
+                    request = asyncio.wrap_future(self._threads.start(partial(self.generate, prompts[n], settings)))
+                    sent[request] = n, time.monotonic()
+                done, _ = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED)
+                for request in done:
+                    n, begun = sent.pop(request)
+                    error = request.exception()
+                    # A server that accepts no more requests now gets fewer at a time.
+                    if getattr(error, "status", None) == _TOO_MANY and (most > 1 or begun < changed):
+                        # What was sent before the last change says nothing of the present number.
+                        if begun >= changed:
+                            most, changed = most - most // 2, time.monotonic()
+                        waiting.append(n)
+                    elif error is None or isinstance(error, UniteError):
+                        yield n, error or request.result()
+                    else:
+                        raise error
         finally:
-            for _, request in sent.values():
-                request.cancel()
+            for request in sent:
+                # An error that nobody waits for any more is not logged.
+                if not request.cancel():
+                    request.exception()
 
     def generate(self, prompt: ModelInput, settings: Settings) -> Response:
         """Answer a prompt; wait for the response, as the model wrote it."""
@@ -154,10 +154,6 @@ def as_text(prompt: Prompt | Dialogue, name: str, *, chat: bool) -> str | Sequen
     if not chat and not isinstance(prompt, str):
         raise InputError("a conversation needs a chat template, and this model is used without one", of=name)
     return prompt
-
-
-def _put(arrived: asyncio.Queue[int], n: int, _: Future[Response]) -> None:
-    arrived.put_nowait(n)
 
 
 def server_model(entry: ModelSpec) -> ServerModel:

@@ -129,8 +129,7 @@ class Endpoints:
             if self._tokens is None:
                 raise token_ids_refused("this server runs a strategy, whose models have different tokenizers")
             if body.logprobs is not None or body.logprob_token_ids or body.return_tokens_as_token_ids:
-                found = await _unless_disconnected(request, self._tokens.complete(body))
-                return Response(status_code=499) if found is None else json_response(found)
+                return json_response(await _unless_disconnected(request, self._tokens.complete(body)))
             # Without log-probabilities it is a text like others: with stop strings, draws and streams.
             self._tokens.check(body.contexts)
         # A request without a seed gets other random draws each time.
@@ -141,8 +140,6 @@ class Endpoints:
         """``/v1/chat/completions``."""
         self._check_model(body.model)
         generation = await _unless_disconnected(request, self._read_chat(body))
-        if generation is None:
-            return Response(status_code=499)
         return await self._respond(ChatFormat(self._model, generation), request)
 
     async def responses(self, body: ResponsesRequest, request: Request) -> Response:
@@ -153,8 +150,6 @@ class Endpoints:
             generation = await _unless_disconnected(request, self._read_chat(chat))
         except RequestError as error:
             raise in_its_names(error) from None
-        if generation is None:
-            return Response(status_code=499)
         return await self._respond(ResponsesFormat(self._model, generation, body), request)
 
     async def tokenize(self, body: TokenizeRequest, request: Request) -> Response:
@@ -163,8 +158,7 @@ class Endpoints:
             self._check_model(body.model)
         if self._tokens is None:
             raise RequestError(404, "this server runs a strategy, whose models have different tokenizers")
-        found = await _unless_disconnected(request, self._tokens.tokenize(body))
-        return Response(status_code=499) if found is None else json_response(found)
+        return json_response(await _unless_disconnected(request, self._tokens.tokenize(body)))
 
     async def list_models(self) -> Response:
         """``/v1/models``."""
@@ -223,11 +217,9 @@ class Endpoints:
             if not request.stream:
                 whole = await _unless_disconnected(client, response.whole())
                 self._check_texts(response)
-                return Response(status_code=499) if whole is None else json_response(whole)
+                return json_response(whole)
             # Wait for the first event: a wrong prompt still gets its own status here, later the status is 200.
             prompt_tokens = await _unless_disconnected(client, request.prompt_tokens())
-            if prompt_tokens is None:
-                return Response(status_code=499)
             streaming = True
 
             def end() -> None:
@@ -269,13 +261,15 @@ class _CancellableStream(StreamingResponse):
             self._on_end()
 
 
-async def _unless_disconnected(request: Request, result: Coroutine[Any, Any, T]) -> T | None:
-    """Wait for a result; None where the client disconnects before."""
+async def _unless_disconnected(request: Request, result: Coroutine[Any, Any, T]) -> T:
+    """Wait for a result; a RequestError where the client disconnects before."""
     # A client that leaves while its text waits would otherwise keep its place until the text is finished.
     work, disconnect = asyncio.ensure_future(result), asyncio.ensure_future(_disconnect(request))
     try:
         await asyncio.wait({work, disconnect}, return_when=asyncio.FIRST_COMPLETED)
-        return await work if work.done() else None
+        if not work.done():
+            raise RequestError(499, "the client left")
+        return await work
     finally:
         work.cancel()
         disconnect.cancel()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -65,14 +63,3 @@ def _work(waiting: queue.SimpleQueue[Callable[[], None] | None], idle: threading
         # Nothing of the work stays in memory while the thread waits.
         del run
         idle.release()
-
-
-def call_when_done(future: Future[T], callback: Callable[[Future[T]], None]) -> None:
-    """Call a function in the running event loop when work ends, unless the loop has ended before."""
-    loop = asyncio.get_running_loop()
-
-    def tell(done: Future[T]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(callback, done)
-
-    future.add_done_callback(tell)
