@@ -1,15 +1,8 @@
 """The inner end of the sandbox: a script that gives up its rights and then runs one program.
 
-    {"program": "def f(): return 1", "tests": ["assert f() == 1"], "nonce": "9f86...", ...}   on standard input
-    ready                                                                                    on standard output
-    passed 9f86...
-
-The process becomes user 65534, who has no rights (if it was root), enters new namespaces, and forks into a guard,
-process 1 of its namespace, and the program, whose limits are set just before it runs. When the guard ends, the system
-ends every process of its namespace. Without namespaces the guard adopts the processes that the program leaves, and
-kills each.
-
-Not covered: Windows.
+The process becomes user 65534 (if it was root), enters new namespaces, and forks into a guard, process 1 of its
+namespace, and the program. When the guard ends, the system ends every process of its namespace; without namespaces the
+guard adopts the processes that the program leaves, and kills each.
 """
 
 from __future__ import annotations

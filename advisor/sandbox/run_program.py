@@ -245,11 +245,9 @@ def own_folder(*, unprivileged: bool) -> Iterator[str]:
 
 
 def _empty(root: int) -> None:
-    """Remove everything in a folder, which is given by its descriptor.
-
-    Not shutil.rmtree, which calls itself for each level: 3,000 nested folders end it, and their path is longer than the
-    system accepts. Here each folder's folders are moved up to the root first, so no path has more than two names.
-    """
+    """Remove everything in a folder, which is given by its descriptor."""
+    # Not shutil.rmtree: 3,000 nested folders end it, and their path is longer than the system accepts. Here each
+    # folder's folders are moved up to the root first.
     # Random, since moving a folder onto another one fails, and the program may know any other name.
     prefix, moved = secrets.token_hex(8), 0
     folders = deque(_remove_files(root))

@@ -28,10 +28,7 @@ def sha256(path: Path) -> str:
 
 
 def remembered_sha256(path: Path, *, keep: bool = True) -> str:
-    """The SHA-256 of a file, computed again only if its size, inode or times changed; may raise OSError.
-
-    The user's cache folder keeps it unless ``keep`` is False; where that cannot be written, each call computes it.
-    """
+    """The SHA-256 of a file, computed again only if its size, inode or times changed; the user's cache keeps it."""
     name = os.path.realpath(path)
     status = path.stat()
     # A copy may keep the old time of modification; the time of its directory entry is always new.

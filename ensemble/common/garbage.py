@@ -23,10 +23,6 @@ def collect_as_usual() -> None:
 
 
 def keep_present() -> None:
-    """Exclude all present objects from collection, and look for garbage as usual.
-
-    A later collection, for example after each model or while a server decodes, does not visit them. What is garbage
-    among them stays, which is next to nothing: to look for it takes a third of a second.
-    """
+    """Exclude all present objects from collection, and look for garbage as usual."""
     gc.freeze()
     collect_as_usual()

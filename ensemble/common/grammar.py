@@ -52,11 +52,7 @@ class Grammar:
 
     @classmethod
     def unchecked(cls, schema: Mapping[str, Any]) -> Grammar:
-        """A JSON schema that is not checked yet.
-
-        Raises:
-            InputError: It is nested too deeply.
-        """
+        """A JSON schema that is not checked yet; InputError if it is nested too deeply."""
         try:
             return cls("json_schema", json.dumps(schema))
         except RecursionError:
@@ -83,15 +79,7 @@ class Grammar:
         return f"{_ALL_TOKENS}{rule['lark_grammar']}"
 
     def checked(self, process: LimitedProcess | None = None, seconds: float = SECONDS) -> Grammar:
-        """This grammar with its size, after a child process has tried it.
-
-        Args:
-            process: The child process; None for that of the program.
-            seconds: The time limit.
-
-        Raises:
-            InputError: It takes too much time or memory, or is not valid.
-        """
+        """This grammar with its size, after a child process has tried it; InputError if it takes too much."""
         what = "the JSON schema" if self.kind == "json_schema" else "the regular expression"
         try:
             called = (process or limited_process()).call
@@ -104,11 +92,7 @@ class Grammar:
 
 
 class GrammarTokens:
-    """Tokens as llguidance asks for them.
-
-    Args:
-        tokens: The bytes of each token; the first one ends a text.
-    """
+    """Tokens as llguidance asks for them, by their bytes; the first one ends a text."""
 
     eos_token_id = 0
     bos_token_id = None
@@ -124,10 +108,7 @@ class GrammarTokens:
 
 
 def problem_and_size(source: str) -> tuple[str, int]:
-    """Why a grammar cannot be followed, in one line, and its bytes in memory. For the child process, which it may end.
-
-    The line is empty if it can be followed.
-    """
+    """Why a grammar cannot be followed, or else "", and its bytes in memory. For the child process, which it may end."""
     from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
     tokens = GrammarTokens([b"", *(bytes([byte]) for byte in range(255))])

@@ -1,8 +1,4 @@
-"""Functions on untrusted input, in a child process with limits of time and memory.
-
-Some libraries cannot be stopped from within: a regular expression that is compiled, a template that multiplies strings,
-a tokenizer whose normalizer explodes. In a child process such an input costs a few seconds and one message.
-"""
+"""Functions on untrusted input, in a child process with limits of time and memory."""
 
 from __future__ import annotations
 
@@ -38,11 +34,7 @@ class LimitExceededError(InputError):
 
 
 class LimitedProcess:
-    """A child process that calls functions on untrusted input, from the first call on and again after a failure.
-
-    The functions must not import torch or transformers: these take seconds, and more memory than the limit (bytes). The
-    child imports ``imports`` when it starts, which is no time of the input.
-    """
+    """A child process that calls functions on untrusted input, which must not import torch or transformers."""
 
     def __init__(self, memory: int = MEMORY, imports: Sequence[str] = ()) -> None:
         self._memory = memory

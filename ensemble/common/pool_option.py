@@ -1,9 +1,6 @@
 """An option of the pool file, stated once: a field of a data class, with its type, where it goes, and what it is.
 
-    thinking_budget: Annotated[Budget | None, PoolOption(key=True)] = None
-
-A text below the field says what it is. From the field follow the option of a line and the key of the files that keep it
-(:func:`with_options`), its value there (:func:`dumped`), and the model that has it (:func:`filled`).
+thinking_budget: Annotated[Budget | None, PoolOption(key=True)] = None
 """
 
 from __future__ import annotations

@@ -1,15 +1,7 @@
 """The base of all files' shapes: pydantic models that name a wrong value in one line, written for people.
 
-A module of models derives each class from :class:`Schema`, and its fields from the types below. Built in this process,
-a model holds what it was given. Read from a file (:func:`read_object`, :func:`read_lines`, :func:`validated`), its
-strings are cleaned with :func:`ensemble.common.text.visible`, except those of :data:`Exact` and :data:`Raw`, which
-programs use as they are. A run folder may come from a stranger, so numbers are strict and finite, and a flag is no
-number.
-
-Keys that a class does not state are ignored; a class whose format keeps them says ``extra="allow"``, and one whose file
-people write by hand says ``extra="forbid"``, so that a misspelt key is found.
-
-Importing this module imports pydantic, which takes a tenth of a second: import modules of models where they are used.
+Read from a file, a model's strings are cleaned, except those of :data:`Exact` and :data:`Raw`. A run folder may come
+from a stranger, so numbers are strict and finite. A class whose file people write by hand says ``extra="forbid"``.
 """
 
 from __future__ import annotations
@@ -76,22 +68,18 @@ def must(fits: Callable[[Any], bool], expected: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _line(value: Any, info: ValidationInfo) -> str:
-    if not isinstance(value, str):
-        raise wrong("a text")
-    return visible(value) if info.context else value
-
-
-def _prose(value: Any, info: ValidationInfo) -> str:
-    if not isinstance(value, str):
-        raise wrong("a text")
-    return visible(value, keep_lines=True) if info.context else value
-
-
 def _raw(value: Any) -> str:
     if not isinstance(value, str):
         raise wrong("a text")
     return value
+
+
+def _line(value: Any, info: ValidationInfo) -> str:
+    return visible(_raw(value)) if info.context else _raw(value)
+
+
+def _prose(value: Any, info: ValidationInfo) -> str:
+    return visible(_raw(value), keep_lines=True) if info.context else _raw(value)
 
 
 def _exact(value: Any) -> str:

@@ -1,10 +1,4 @@
-r"""Text of the report: untrusted text made visible, and numbers in the form that a reader sees.
-
-:func:`visible` spells out every character that is invisible or that changes the direction of the text around it:
-``"a\x1b[2J\u202eb"`` becomes ``"a␛[2J⟨U+202E⟩b"``. It leaves markup alone, which the templates escape.
-
-The functions in ``FILTERS`` format one value. They are filters in the templates, and write a dash for an unknown value.
-"""
+"""Text of the report: untrusted text made visible, and numbers as a reader sees them, with a dash for an unknown one."""
 
 from __future__ import annotations
 
