@@ -108,7 +108,7 @@ class GrammarTokens:
 
 
 def problem_and_size(source: str) -> tuple[str, int]:
-    """Why a grammar cannot be followed, or else "", and its bytes in memory. For the child process, which it may end."""
+    """Why a grammar cannot be followed, or else "", and its bytes in memory. It may end the child process."""
     from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
     tokens = GrammarTokens([b"", *(bytes([byte]) for byte in range(255))])

@@ -1,4 +1,4 @@
-"""Text of the report: untrusted text made visible, and numbers as a reader sees them, with a dash for an unknown one."""
+"""Untrusted text made visible, and numbers in the form that a reader sees, with a dash for an unknown one."""
 
 from __future__ import annotations
 
