@@ -93,7 +93,7 @@ class ServerModel:
                         raise error
         finally:
             for request in sent:
-                # An error that nobody waits for any more is not logged.
+                # An error that comes too late is not logged.
                 if not request.cancel():
                     request.exception()
 
