@@ -34,33 +34,30 @@ HOSTILE = "](http://x)<script>alert(1)</script>|`*_\n# {{ 7 * 7 }} <!--"
 
 
 @pytest.fixture
-def run(place: Place, models: Path, prepare: Prepare) -> Path:
+def run(place: Place, models: Path, prepare: Prepare) -> Place:
+    """A place with a run of two models."""
+
     def make() -> None:
         place.task(metric="contains", stop=["\n\n"])
         place.pool(*(str(models / name) for name in ("alpha", "beta")))
         place.select("--quiet")
 
     prepare("export", place, make)
-    return place.folder / "run"
+    return place
 
 
-def result_of(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    return found
-
-
-def test_what_a_run_chose_is_exported_and_runs_alike(place: Place, run: Path) -> None:
-    ran = place.advisor("export", "run", "out", *TOGETHER)
+def test_what_a_run_chose_is_exported_and_runs_alike(run: Place) -> None:
+    ran = run.advisor("export", "run", "out", *TOGETHER)
     assert (ran.status, ran.out) == (0, "out\n")
-    result, saved = result_of(run), json.loads((place.folder / "out" / "ensemble.json").read_text(encoding="utf-8"))
+    result, saved = run.json(), run.json("out/ensemble.json")
     sources = result["provenance"]["models"]
     assert [member["name"] for member in saved["members"]] == result["selected"]
     assert [member["files"] for member in saved["members"]] == [sources[name]["files"] for name in result["selected"]]
     assert saved["generation"] == {"max_new_tokens": 6, "stop": ["\n\n"]}
     prompt = "What is 1 + 1?\nAnswer:"
-    assert place.advisor("run", "out", prompt).out == place.advisor("run", "run", prompt, *TOGETHER).out
+    assert run.advisor("run", "out", prompt).out == run.advisor("run", "run", prompt, *TOGETHER).out
 
-    card = (place.folder / "out" / "README.md").read_text(encoding="utf-8")
+    card = (run.folder / "out" / "README.md").read_text(encoding="utf-8")
     figures = result["ensemble"]
     assert f"| {figures['accuracy']:.1f} |" in card
     assert f"On {figures['n']} held-out questions" in card
@@ -68,8 +65,8 @@ def test_what_a_run_chose_is_exported_and_runs_alike(place: Place, run: Path) ->
     assert entry["results"][0]["metrics"][0]["value"] == round(figures["accuracy"], 2)
 
 
-def test_no_name_or_text_is_markup_in_a_card(run: Path, tmp_path: Path) -> None:
-    result = result_of(run)
+def test_no_name_or_text_is_markup_in_a_card(run: Place, tmp_path: Path) -> None:
+    result = run.json()
     result["task"]["name"] = result["advice"]["text"] = result["candidates"][0]["model"] = HOSTILE
     result["ensemble"]["best_single_model"] = result["ensemble"]["members"][0]["model"] = HOSTILE
     result["selected"][0] = HOSTILE
@@ -83,9 +80,9 @@ def test_no_name_or_text_is_markup_in_a_card(run: Path, tmp_path: Path) -> None:
     assert all(row.count("<td") in (4, 5) for row in page.split("<tr>")[2:] if "<td" in row)
 
 
-def test_the_interval_that_a_card_names_for_ten_questions_is_wilsons(run: Path) -> None:
+def test_the_interval_that_a_card_names_for_ten_questions_is_wilsons(run: Place) -> None:
     found = binomtest(7, 10).proportion_ci(0.95, method="wilson")
-    text = " ".join(evidence(Run.open(run).result).split())
+    text = " ".join(evidence(Run.open(run.folder / "run").result).split())
     assert f"7 right of 10 fits any accuracy from {100 * found.low:.1f} to {100 * found.high:.1f}" in text
 
 
@@ -100,20 +97,20 @@ def test_a_set_that_was_not_verified_says_so(place: Place, models: Path) -> None
     assert "model-index" not in card
 
 
-def test_what_cannot_be_exported_is_refused_in_a_line(place: Place, run: Path) -> None:
+def test_what_cannot_be_exported_is_refused_in_a_line(run: Place) -> None:
     def refused(*arguments: str) -> str:
-        ran = place.advisor(*arguments)
+        ran = run.advisor(*arguments)
         assert (ran.status, ran.out) == (2, "")
         return ran.line
 
     assert "is a local model, which others cannot load" in refused("export", "run", "out", "--push", "org/new")
     assert "gone: no such folder; give a run folder" in refused("export", "gone", "out")
     assert "is not a saved ensemble, and has " in refused("export", "run", "run")
-    assert not (place.folder / "out").exists()
-    result = result_of(run)
+    assert not (run.folder / "out").exists()
+    result = run.json()
     files = result["provenance"]["models"][result["selected"][0]]["files"]
     files["config.json"] = "0" * 64
-    (run / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    run.write("run/result.json", json.dumps(result))
     assert "changed since the run (config.json differs)" in refused("export", "run", "out")
 
 
@@ -129,17 +126,17 @@ def test_a_set_of_the_hub_is_pushed(place: Place, shelf: Path) -> None:
     assert sorted(yaml.safe_load(card.split("---")[1])["base_model"]) == ["org/alpha", "org/beta"]
 
 
-def test_a_saved_ensemble_runs_with_what_is_said_in_place_of_its_own(place: Place, run: Path, models: Path) -> None:
-    assert place.advisor("export", "run", "out", *TOGETHER).status == 0
-    long = place.advisor("run", "out", "What is", "--max-new-tokens", "20", "--method", "gac", "--dtype", "float32")
+def test_a_saved_ensemble_runs_with_what_is_said_in_place_of_its_own(run: Place, models: Path) -> None:
+    assert run.advisor("export", "run", "out", *TOGETHER).status == 0
+    long = run.advisor("run", "out", "What is", "--max-new-tokens", "20", "--method", "gac", "--dtype", "float32")
     assert (long.status, long.err) == (0, "")
-    path = place.folder / "out" / "ensemble.json"
+    path = run.folder / "out" / "ensemble.json"
     saved = json.loads(path.read_text(encoding="utf-8"))
     saved["members"][0]["files"]["config.json"] = "0" * 64
     path.write_text(json.dumps(saved), encoding="utf-8")
-    line = place.advisor("run", "out", "What is").line
+    line = run.advisor("run", "out", "What is").line
     assert "config.json differs" in line and "--no-check-files" in line
-    assert place.advisor("run", "out", "What is", "--no-check-files").status == 0
+    assert run.advisor("run", "out", "What is", "--no-check-files").status == 0
 
 
 COMPOSE = ("export", "run", "out", "--strategy", "unite", "--compose")
@@ -160,23 +157,23 @@ def served(command: list[str]) -> dict[str, Any]:
     return params
 
 
-def move(run: Path, models: Path, number: int, address: str, **options: Any) -> None:
+def move(run: Place, models: Path, number: int, address: str, **options: Any) -> None:
     """Let a run's set have one of its members behind a server."""
-    result = result_of(run)
+    result = run.json()
     name = result["selected"][number]
     remote = {"address": address, "tokenizer": str(models / name), **options}
     result["provenance"]["models"][name] = {"remote": remote, "chat_template": "never"}
-    (run / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    run.write("run/result.json", json.dumps(result))
 
 
-def test_local_models_are_mounted_where_the_export_names_them(place: Place, run: Path, models: Path) -> None:
-    assert place.advisor(*COMPOSE).status == 0
-    content = composed(place)
+def test_local_models_are_mounted_where_the_export_names_them(run: Place, models: Path) -> None:
+    assert run.advisor(*COMPOSE).status == 0
+    content = composed(run)
     assert list(content["services"]) == ["advisor", "prometheus"]
     server = content["services"]["advisor"]
     mounts = {mount["source"]: mount for mount in server["volumes"] if isinstance(mount, dict)}
-    out = place.folder / "out"
-    members = json.loads((out / "ensemble.json").read_text(encoding="utf-8"))["members"]
+    out = run.folder / "out"
+    members = run.json("out/ensemble.json")["members"]
     assert {str((out / member["path"]).resolve()) for member in members} | {"./ensemble.json"} == set(mounts)
     assert mounts["./ensemble.json"]["target"] == str(out / "ensemble.json")
     assert all(mount["target"] == mount["source"] for source, mount in mounts.items() if not source.startswith("."))
@@ -186,11 +183,11 @@ def test_local_models_are_mounted_where_the_export_names_them(place: Place, run:
 
 
 def test_every_service_has_an_image_of_an_exact_version_or_is_built_and_prometheus_reads_them_all(
-    place: Place, run: Path, models: Path
+    run: Place, models: Path
 ) -> None:
     move(run, models, 0, "openai:http://a:8000/v1#org/alpha-7B.Instruct")
-    assert place.advisor(*COMPOSE).status == 0
-    content = composed(place)
+    assert run.advisor(*COMPOSE).status == 0
+    content = composed(run)
     assert list(content["services"]) == ["advisor", "alpha-7b-instruct", "prometheus"]
     assert all(("image" in service) != ("build" in service) for service in content["services"].values())
     images = [service["image"] for service in content["services"].values() if "image" in service]
@@ -198,24 +195,22 @@ def test_every_service_has_an_image_of_an_exact_version_or_is_built_and_promethe
     volumes = [volume for service in content["services"].values() for volume in service["volumes"]]
     named = {volume.split(":")[0] for volume in volumes if isinstance(volume, str)}
     assert {name for name in named if not name.startswith(".")} == set(content["volumes"])
-    scraped = yaml.safe_load((place.folder / "out" / "prometheus.yml").read_text(encoding="utf-8"))
+    scraped = yaml.safe_load((run.folder / "out" / "prometheus.yml").read_text(encoding="utf-8"))
     targets = [target for job in scraped["scrape_configs"] for target in job["static_configs"][0]["targets"]]
     assert targets == ["advisor:8000", "alpha-7b-instruct:8000"]
 
 
-def test_members_behind_vllm_have_a_service_each_and_the_set_its_addresses(
-    place: Place, run: Path, models: Path
-) -> None:
+def test_members_behind_vllm_have_a_service_each_and_the_set_its_addresses(run: Place, models: Path) -> None:
     move(run, models, 0, "openai:http://a:8000/v1#org/same", key_env="A_API_KEY", revision="1" * 40)
     move(run, models, 1, "openai:http://b:8000/v1#other/same", revision="our label")
-    assert place.advisor(*COMPOSE).status == 0
-    services = composed(place)["services"]
+    assert run.advisor(*COMPOSE).status == 0
+    services = composed(run)["services"]
     first, second = services["same"], services["same-2"]
     assert first["command"][0] == "org/same" and f"--revision={'1' * 40}" in first["command"]
     assert second["command"][0] == "other/same" and not any("--revision" in word for word in second["command"])
     gpus = [s["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"] for s in (first, second)]
     assert gpus == [["0"], ["1"]]
-    saved = json.loads((place.folder / "out" / "ensemble.json").read_text(encoding="utf-8"))
+    saved = run.json("out/ensemble.json")
     addresses = [member["server"]["address"] for member in saved["members"]]
     assert addresses == ["openai:http://same:8000/v1#org/same", "openai:http://same-2:8000/v1#other/same"]
     said = served(services["advisor"]["command"])
@@ -227,58 +222,58 @@ def test_members_behind_vllm_have_a_service_each_and_the_set_its_addresses(
     assert "VLLM_API_KEY" not in second["environment"]
 
 
-def test_a_server_elsewhere_keeps_its_address_and_needs_consent(place: Place, run: Path, models: Path) -> None:
+def test_a_server_elsewhere_keeps_its_address_and_needs_consent(run: Place, models: Path) -> None:
     move(run, models, 0, "openai:https://example.org/v1#org/large", key_env="MY_API_KEY")
-    refused = place.advisor(*COMPOSE)
+    refused = run.advisor(*COMPOSE)
     assert refused.status == 2 and "add --allow-server https://example.org:443" in refused.line
     consent = ("--allow-server", "https://example.org")
-    assert not (place.folder / "out").exists()
-    assert place.advisor(*COMPOSE, *consent).status == 0
-    services = composed(place)["services"]
+    assert not (run.folder / "out").exists()
+    assert run.advisor(*COMPOSE, *consent).status == 0
+    services = composed(run)["services"]
     assert list(services) == ["advisor", "prometheus"]
     said = served(services["advisor"]["command"])
     assert said["allow_server"] == ["https://example.org/v1"]
 
 
-def test_what_a_container_does_not_reach_is_refused(place: Place, run: Path, models: Path) -> None:
+def test_what_a_container_does_not_reach_is_refused(run: Place, models: Path) -> None:
     move(run, models, 0, "openai:http://127.0.0.1:8000/v1#alpha")
-    line = place.advisor(*COMPOSE, "--allow-server", "http://127.0.0.1:8000").line
+    line = run.advisor(*COMPOSE, "--allow-server", "http://127.0.0.1:8000").line
     assert "is behind 127.0.0.1, which in a container is the container itself" in line
-    assert not (place.folder / "out").exists()
+    assert not (run.folder / "out").exists()
 
 
-def test_edited_files_are_not_overwritten(place: Place, run: Path) -> None:
-    assert place.advisor(*COMPOSE).status == 0
-    assert place.advisor(*COMPOSE).status == 0
-    path = place.folder / "out" / "compose.yaml"
+def test_edited_files_are_not_overwritten(run: Place) -> None:
+    assert run.advisor(*COMPOSE).status == 0
+    assert run.advisor(*COMPOSE).status == 0
+    path = run.folder / "out" / "compose.yaml"
     path.write_text("# mine\n", encoding="utf-8")
-    line = place.advisor(*COMPOSE).line
+    line = run.advisor(*COMPOSE).line
     assert "compose.yaml: is another file than this command writes" in line
     assert path.read_text(encoding="utf-8") == "# mine\n"
 
 
-def test_a_strategy_that_asks_its_models_has_the_files_too(place: Place, run: Path) -> None:
-    assert place.advisor("export", "run", "out", "--strategy", "single", "--compose").status == 0
-    assert (place.folder / "out" / "strategy.json").is_file()
-    assert list(composed(place)["services"]) == ["advisor", "prometheus"]
-    sources = [volume["source"] for volume in composed(place)["services"]["advisor"]["volumes"][1:]]
+def test_a_strategy_that_asks_its_models_has_the_files_too(run: Place) -> None:
+    assert run.advisor("export", "run", "out", "--strategy", "single", "--compose").status == 0
+    assert (run.folder / "out" / "strategy.json").is_file()
+    assert list(composed(run)["services"]) == ["advisor", "prometheus"]
+    sources = [volume["source"] for volume in composed(run)["services"]["advisor"]["volumes"][1:]]
     assert "./strategy.json" in sources
 
 
-def test_the_image_does_not_run_as_root_and_has_no_secrets(place: Place, run: Path) -> None:
-    assert place.advisor(*COMPOSE).status == 0
-    lines = (place.folder / "out" / "Dockerfile").read_text(encoding="utf-8").splitlines()
+def test_the_image_does_not_run_as_root_and_has_no_secrets(run: Place) -> None:
+    assert run.advisor(*COMPOSE).status == 0
+    lines = (run.folder / "out" / "Dockerfile").read_text(encoding="utf-8").splitlines()
     words = [line.split()[0] for line in lines if line and not line.startswith("#")]
     assert set(words) <= {"FROM", "COPY", "RUN", "ENV", "USER", "EXPOSE", "ENTRYPOINT"}
     assert lines.index("USER advisor") < lines.index('ENTRYPOINT ["advisor"]')
-    environment = composed(place)["services"]["advisor"]["environment"]
+    environment = composed(run)["services"]["advisor"]["environment"]
     assert all(re.fullmatch(rf"\$\{{{name}:.*\}}", value) for name, value in environment.items())
 
 
-def test_the_image_is_built_from_the_wheel_of_this_release_and_from_no_index(place: Place, run: Path) -> None:
-    done = place.advisor(*COMPOSE)
+def test_the_image_is_built_from_the_wheel_of_this_release_and_from_no_index(run: Place) -> None:
+    done = run.advisor(*COMPOSE)
     assert done.status == 0
-    text = (place.folder / "out" / "Dockerfile").read_text(encoding="utf-8")
+    text = (run.folder / "out" / "Dockerfile").read_text(encoding="utf-8")
     (copied,) = re.findall(r"^COPY (\S+) /tmp/$", text, re.MULTILINE)
     assert copied == f"unite_advisor-{metadata.version('unite-advisor')}-*.whl"
     assert f"put {copied} into out" in done.err

@@ -56,19 +56,14 @@ PROMPT = f"Question: {QUESTION}\nAnswer:"
 
 
 @pytest.fixture
-def run(place: Place, demo_run: Path) -> Path:
-    """A copy of a run on the demo's models, to be changed."""
+def run(place: Place, demo_run: Path) -> Place:
+    """A place with a copy of a run on the demo's models, to be changed."""
     shutil.copytree(demo_run, place.folder / "run", ignore=shutil.ignore_patterns("report.html"))
-    return place.folder / "run"
+    return place
 
 
-def result_of(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    return found
-
-
-def write(run: Path, result: dict[str, Any]) -> None:
-    (run / "result.json").write_text(json.dumps(result), encoding="utf-8")
+def write(run: Place, result: dict[str, Any]) -> None:
+    run.write("run/result.json", json.dumps(result))
 
 
 def voters_of(result: dict[str, Any]) -> list[str]:
@@ -76,22 +71,17 @@ def voters_of(result: dict[str, Any]) -> list[str]:
     return found
 
 
-def recommend(run: Path, **strategy: Any) -> None:
+def recommend(run: Place, **strategy: Any) -> None:
     """Let a run recommend another strategy."""
-    result = result_of(run)
+    result = run.json()
     members = voters_of(result)
     empty = {"strategy": "vote", "members": members}
     result["advice"]["recommendation"] |= {**empty, **strategy}
     write(run, result)
 
 
-def held_out(run: Path) -> list[dict[str, Any]]:
-    lines = (run / "samples.jsonl").read_text(encoding="utf-8").splitlines()
-    return [sample for sample in map(json.loads, lines) if sample["split"] == "held_out"]
-
-
-def planned(run: Path, **options: Any) -> StrategyPlan:
-    plan = plan_by_options(ServeOptions(run=str(run), **options), lambda _: None)
+def planned(run: Place, **options: Any) -> StrategyPlan:
+    plan = plan_by_options(ServeOptions(run=str(run.folder / "run"), **options), lambda _: None)
     assert isinstance(plan, StrategyPlan)
     return plan
 
@@ -115,8 +105,11 @@ def answered(plan: StrategyPlan, prompts: list[str], group: str | None = None) -
 # --- As evaluated ---
 
 
-def test_a_vote_takes_the_responses_that_its_evaluation_took(run: Path) -> None:
-    samples, (figures,) = held_out(run), [each for each in result_of(run)["strategies"] if each["strategy"] == "vote"]
+def test_a_vote_takes_the_responses_that_its_evaluation_took(run: Place) -> None:
+    samples, (figures,) = (
+        run.samples("held_out"),
+        [each for each in run.json()["strategies"] if each["strategy"] == "vote"],
+    )
     made = answered(planned(run, strategy="vote"), [sample["prompt"] for sample in samples])
     taken = [sample["responses"][each.model] for sample, each in zip(samples, made, strict=True)]
     assert [each.response.text for each in made] == [response["text"] for response in taken]
@@ -124,74 +117,72 @@ def test_a_vote_takes_the_responses_that_its_evaluation_took(run: Path) -> None:
     assert sum(each.calls for each in made) / len(made) == pytest.approx(figures["calls_per_question"])
 
 
-def test_a_single_model_writes_what_it_wrote_alone(place: Place, run: Path) -> None:
-    sample = held_out(run)[0]
-    model = next(each["members"][0] for each in result_of(run)["strategies"] if each["strategy"] == "single")
+def test_a_single_model_writes_what_it_wrote_alone(run: Place) -> None:
+    sample = run.samples("held_out")[0]
+    model = next(each["members"][0] for each in run.json()["strategies"] if each["strategy"] == "single")
     recommend(run, strategy="single", members=[model])
-    ran = place.advisor("run", "run", sample["prompt"], "--raw")
+    ran = run.advisor("run", "run", sample["prompt"], "--raw")
     assert (ran.status, ran.out, ran.err) == (0, f"{sample['responses'][model]['text']}\n", "")
 
 
-def test_a_question_gets_the_text_that_was_verified(place: Place, run: Path) -> None:
-    sample = held_out(run)[0]
+def test_a_question_gets_the_text_that_was_verified(run: Place) -> None:
+    sample = run.samples("held_out")[0]
     question = sample["prompt"].removeprefix("Question: ").removesuffix("\nAnswer:")
-    taken = place.advisor("run", "run", question, "--strategy", "unite")
+    taken = run.advisor("run", "run", question, "--strategy", "unite")
     assert taken.out == f"{sample['ensemble']['text']}\n"
-    answer = place.advisor("run", "run", question, "--strategy", "unite", "--answer")
+    answer = run.advisor("run", "run", question, "--strategy", "unite", "--answer")
     assert answer.out == f"{sample['ensemble']['extracted']}\n"
-    wrapped = place.advisor("run", "run", sample["prompt"], "--strategy", "unite")
+    wrapped = run.advisor("run", "run", sample["prompt"], "--strategy", "unite")
     assert (wrapped.out, "has the task's template already" in wrapped.err) == (taken.out, True)
 
 
-def test_an_exported_strategy_makes_prompts_as_the_run_does(place: Place, run: Path) -> None:
+def test_an_exported_strategy_makes_prompts_as_the_run_does(run: Place) -> None:
     for name, file in (("vote", "strategy.json"), ("unite", "ensemble.json")):
-        assert place.advisor("export", "run", name, "--strategy", name).status == 0
-        saved = json.loads((place.folder / name / file).read_text(encoding="utf-8"))
+        assert run.advisor("export", "run", name, "--strategy", name).status == 0
+        saved = json.loads((run.folder / name / file).read_text(encoding="utf-8"))
         assert saved["task"]["template"]["question"] == "Question: {{question}}\nAnswer:"
-        card = (place.folder / name / "README.md").read_text(encoding="utf-8")
+        card = (run.folder / name / "README.md").read_text(encoding="utf-8")
         assert "```jinja\nQuestion: {{question}}\nAnswer:\n```" in card
-        assert place.advisor("run", name, QUESTION, "--answer").out == "17\n"
+        assert run.advisor("run", name, QUESTION, "--answer").out == "17\n"
 
 
-def test_an_empty_text_is_no_answer_and_no_vote(place: Place, run: Path) -> None:
-    ran = place.advisor("run", "run", QUESTION, "--raw", "--strategy", "vote")
+def test_an_empty_text_is_no_answer_and_no_vote(run: Place) -> None:
+    ran = run.advisor("run", "run", QUESTION, "--raw", "--strategy", "vote")
     assert (ran.status, ran.out) == (0, "\n")
     assert "no model gave an answer, so there was no vote" in ran.err
     assert "note the text is empty" in ran.err
-    none = place.advisor("run", "run", QUESTION, "--raw", "--strategy", "unite", "--answer")
+    none = run.advisor("run", "run", QUESTION, "--raw", "--strategy", "unite", "--answer")
     assert (none.status, none.out) == (1, "")
     assert "no answer can be read in the text ''" in none.err
 
 
-def test_options_of_answers_that_cannot_be_used_are_refused(place: Place, run: Path) -> None:
-    assert "leave out one" in place.refused("run", "run", QUESTION, "--stream", "--answer")
-    result = result_of(run)
+def test_options_of_answers_that_cannot_be_used_are_refused(run: Place) -> None:
+    assert "leave out one" in run.refused("run", "run", QUESTION, "--stream", "--answer")
+    result = run.json()
     result["task"] |= {"metric": "chrf", "extract": None}
     write(run, result)
-    assert "needs a reference to read an answer" in place.refused(
-        "run", "run", QUESTION, "--method", "unite", "--answer"
-    )
+    assert "needs a reference to read an answer" in run.refused("run", "run", QUESTION, "--method", "unite", "--answer")
 
 
-def test_a_router_by_groups_sends_a_group_to_its_member(place: Place, run: Path) -> None:
-    first, second, third = voters_of(result_of(run))
+def test_a_router_by_groups_sends_a_group_to_its_member(run: Place) -> None:
+    first, second, third = voters_of(run.json())
     recommend(run, strategy="group_router", routes={"sums": third, "rest": second})
-    sample = held_out(run)[0]
+    sample = run.samples("held_out")[0]
     texts = {name: sample["responses"][name]["text"] for name in (first, second, third)}
     (known,) = answered(planned(run), [sample["prompt"]], "sums")
     assert (known.model, known.response.text, known.calls) == (third, texts[third], 1)
-    ran = place.advisor("run", "run", sample["prompt"], "--raw")
+    ran = run.advisor("run", "run", sample["prompt"], "--raw")
     assert (ran.status, ran.out) == (0, f"{texts[first]}\n")
     assert f"a prompt has no group, so {first} answers; give --group NAME, for example sums, rest" in ran.err
 
 
-def test_self_consistency_votes_on_the_draws_of_its_seeds(run: Path) -> None:
-    model = result_of(run)["selected"][0]
+def test_self_consistency_votes_on_the_draws_of_its_seeds(run: Place) -> None:
+    model = run.json()["selected"][0]
     recommend(run, strategy="self_consistency", members=[model], draws=5)
     plan = planned(run)
     (spec,) = plan.members
     assert isinstance(spec, ModelSpec) and plan.reader is not None
-    alone = load_ensemble(EnsembleSpec((spec,), "average"), run)
+    alone = load_ensemble(EnsembleSpec((spec,), "average"), run.folder)
     texts = [
         alone.generate([PROMPT], max_new_tokens=64, stop=["\n"], temperature=TEMPERATURE, seed=seed)[0].text
         for seed in range(5)
@@ -205,56 +196,56 @@ def test_self_consistency_votes_on_the_draws_of_its_seeds(run: Path) -> None:
 # --- Against the evidence ---
 
 
-def test_a_strategy_against_the_evidence_is_run_with_a_line_that_says_so(place: Place, run: Path) -> None:
-    result = result_of(run)
+def test_a_strategy_against_the_evidence_is_run_with_a_line_that_says_so(run: Place) -> None:
+    result = run.json()
     best, worst = result["strategies"][0], result["strategies"][-1]
     recommend(run, strategy=best["strategy"], members=best["members"])
     assert best["accuracy"] > worst["accuracy"]
-    ran = place.advisor("run", "run", QUESTION, "--strategy", f"{worst['strategy']}/{worst['members'][0]}")
+    ran = run.advisor("run", "run", QUESTION, "--strategy", f"{worst['strategy']}/{worst['members'][0]}")
     assert ran.status == 0
     less = best["accuracy"] - worst["accuracy"]
     assert f"scored {less:.1f} points less than the recommended {best['strategy']} on 24 held-out questions" in ran.line
-    recommended = place.advisor("run", "run", QUESTION, "--strategy", best["strategy"])
+    recommended = run.advisor("run", "run", QUESTION, "--strategy", best["strategy"])
     assert (recommended.status, recommended.err) == (0, "")
 
 
-def test_a_method_on_the_command_line_means_the_set_and_is_warned_about(place: Place, run: Path) -> None:
-    result = result_of(run)
+def test_a_method_on_the_command_line_means_the_set_and_is_warned_about(run: Place) -> None:
+    result = run.json()
     recommend(run, strategy="vote")
     for one in result["strategies"]:
         one["accuracy"] = {"unite": 50.0, "vote": 60.0}.get(one["strategy"], 55.0)
-    write(run, {**result, "advice": result_of(run)["advice"]})
-    sample = held_out(run)[0]
-    ran = place.advisor("run", "run", sample["prompt"], "--raw", "--method", "unite")
+    write(run, {**result, "advice": run.json()["advice"]})
+    sample = run.samples("held_out")[0]
+    ran = run.advisor("run", "run", sample["prompt"], "--raw", "--method", "unite")
     assert ran.out == f"{sample['ensemble']['text']}\n"
     assert ran.line == "note unite scored 10.0 points less than the recommended vote on 24 held-out questions"
-    assert "gac was not compared on held-out questions" in place.advisor("run", "run", QUESTION, "--method", "gac").line
+    assert "gac was not compared on held-out questions" in run.advisor("run", "run", QUESTION, "--method", "gac").line
 
 
-def test_the_name_of_a_strategy_is_checked(place: Place, run: Path) -> None:
-    assert "has no such strategy; give one of " in place.refused("run", "run", QUESTION, "--strategy", "votes")
-    assert "leave out --method" in place.refused("run", "run", QUESTION, "--strategy", "vote", "--method", "unite")
-    result = result_of(run)
+def test_the_name_of_a_strategy_is_checked(run: Place) -> None:
+    assert "has no such strategy; give one of " in run.refused("run", "run", QUESTION, "--strategy", "votes")
+    assert "leave out --method" in run.refused("run", "run", QUESTION, "--strategy", "vote", "--method", "unite")
+    result = run.json()
     smaller = next(copy.deepcopy(each) for each in result["strategies"] if each["strategy"] == "vote")
     smaller["members"] = smaller["members"][:2]
     result["strategies"].append(smaller)
     write(run, result)
-    line = place.refused("run", "run", QUESTION, "--strategy", "votes")
+    line = run.refused("run", "run", QUESTION, "--strategy", "votes")
     assert "vote/3" in line and "vote/2" in line
-    assert place.advisor("run", "run", QUESTION, "--strategy", "vote/2").status == 0
+    assert run.advisor("run", "run", QUESTION, "--strategy", "vote/2").status == 0
     # The best of this name comes first in the run.
-    assert re.search("after [23] calls", place.advisor("run", "run", QUESTION, "--strategy", "vote", "--trace").err)
+    assert re.search("after [23] calls", run.advisor("run", "run", QUESTION, "--strategy", "vote", "--trace").err)
     write(run, {**result, "strategies": []})
-    assert "compares no strategies" in place.advisor("run", "run", QUESTION, "--strategy", "vote").line
+    assert "compares no strategies" in run.advisor("run", "run", QUESTION, "--strategy", "vote").line
 
 
 # --- Models behind servers ---
 
 
-def move_to_server(run: Path, url: str, number: int = 0, **options: Any) -> str:
+def move_to_server(run: Place, url: str, number: int = 0, **options: Any) -> str:
     """Let a run's vote ask a server in place of one of its models; the model's name."""
     recommend(run)
-    result = result_of(run)
+    result = run.json()
     name: str = result["advice"]["recommendation"]["members"][number]
     remote = {"address": f"openai:{url}#m", **options}
     result["provenance"]["models"][name] = {"remote": remote, "chat_template": "never"}
@@ -262,70 +253,70 @@ def move_to_server(run: Path, url: str, number: int = 0, **options: Any) -> str:
     return name
 
 
-def test_a_server_that_a_run_folder_names_is_asked_only_with_consent(place: Place, run: Path, raw: Raw) -> None:
+def test_a_server_that_a_run_folder_names_is_asked_only_with_consent(run: Place, raw: Raw) -> None:
     name = move_to_server(run, raw.url)
-    line = place.refused("run", "run", QUESTION)
+    line = run.refused("run", "run", QUESTION)
     assert f"{name} is behind the server" in line and "--allow-server" in line
     assert raw.asked == []
-    ran = place.advisor("run", "run", QUESTION, "--allow-server", raw.url)
+    ran = run.advisor("run", "run", QUESTION, "--allow-server", raw.url)
     assert (ran.status, ran.out) == (0, " The answer is 17.\n")
     assert raw.questions == [PROMPT]
 
 
-def test_a_run_may_not_name_a_variable_of_another_secret(place: Place, run: Path, raw: Raw) -> None:
+def test_a_run_may_not_name_a_variable_of_another_secret(run: Place, raw: Raw) -> None:
     move_to_server(run, raw.url, key_env="AWS_SECRET_ACCESS_KEY")
-    assert "does not end in _API_KEY" in place.refused("run", "run", QUESTION, "--allow-server", raw.url)
+    assert "does not end in _API_KEY" in run.refused("run", "run", QUESTION, "--allow-server", raw.url)
     assert raw.asked == []
 
 
-def test_a_vote_goes_on_without_a_server_that_fails(place: Place, run: Path, raw: Raw) -> None:
+def test_a_vote_goes_on_without_a_server_that_fails(run: Place, raw: Raw) -> None:
     raw.answer = lambda *_: (404, {}, b"{}")
     name = move_to_server(run, raw.url)
-    ran = place.advisor("run", "run", QUESTION, "--allow-server", raw.url)
+    ran = run.advisor("run", "run", QUESTION, "--allow-server", raw.url)
     assert ran.status == 0
     assert f"note {name} failed, and the others answered: " in ran.line
-    sample_free = place.advisor("run", "run", QUESTION, "--allow-server", raw.url, "--trace")
+    sample_free = run.advisor("run", "run", QUESTION, "--allow-server", raw.url, "--trace")
     assert "gave no answer" not in sample_free.err and "after 2 calls" in sample_free.err
 
 
-def test_a_set_that_decodes_needs_no_servers(place: Place, run: Path, raw: Raw) -> None:
+def test_a_set_that_decodes_needs_no_servers(run: Place, raw: Raw) -> None:
     move_to_server(run, raw.url)
-    line = place.refused("run", "run", QUESTION, "--method", "unite", "--allow-server", raw.url)
+    line = run.refused("run", "run", QUESTION, "--method", "unite", "--allow-server", raw.url)
     assert "is behind a server and has no tokenizer=" in line
 
 
 # --- Logs ---
 
 
-def logged(run: Path, scoring: dict[str, Any] | None) -> list[str]:
+def logged(run: Place, scoring: dict[str, Any] | None) -> list[str]:
     """Let a run look as if its responses came from logs; the names of its models."""
     recommend(run)
-    result = result_of(run)
+    result = run.json()
     sources = result["provenance"]["models"]
     result["provenance"] = {"logs": [{"path": "x", "format": "pool"}], "scoring": scoring, "models": {}}
     result["task"] |= {"stop": [], "max_new_tokens": None}
     write(run, result)
     lines = [f"{source['path_or_id']} name={name}" for name, source in sources.items()]
-    (run.parent / "models.txt").write_text("\n".join(lines), encoding="utf-8")
+    run.pool(*lines)
     return list(sources)
 
 
-def test_a_run_of_logs_says_what_it_lacks_and_runs_with_it(place: Place, run: Path) -> None:
+def test_a_run_of_logs_says_what_it_lacks_and_runs_with_it(run: Place) -> None:
     logged(run, None)
     pool = ("--pool", "models.txt")
-    assert "does not say where its model" in place.refused("run", "run", QUESTION)
-    assert "--pool FILE" in place.refused("run", "run", QUESTION)
-    assert "--metric METRIC:PATTERN` again" in place.refused("run", "run", QUESTION, *pool)
-    result = result_of(run)
+    assert "does not say where its model" in run.refused("run", "run", QUESTION)
+    assert "--pool FILE" in run.refused("run", "run", QUESTION)
+    assert "--metric METRIC:PATTERN` again" in run.refused("run", "run", QUESTION, *pool)
+    result = run.json()
     result["provenance"]["scoring"] = {"metric": "number", "extract": result["task"]["extract"]}
     write(run, result)
-    ran = place.advisor("run", "run", QUESTION, *pool, "--max-new-tokens", "64", "--stop", "\n")
+    ran = run.advisor("run", "run", QUESTION, *pool, "--max-new-tokens", "64", "--stop", "\n")
     assert (ran.status, ran.err) == (0, "")
-    place.pool("x/y name=other", name="other.txt")
-    assert "has no model with the name" in place.advisor("run", "run", QUESTION, "--pool", "other.txt").line
-    exported = place.advisor("export", "run", "out", *pool)
+    run.pool("x/y name=other", name="other.txt")
+    assert "has no model with the name" in run.advisor("run", "run", QUESTION, "--pool", "other.txt").line
+    exported = run.advisor("export", "run", "out", *pool)
     assert (exported.status, exported.err) == (0, "")
-    again = place.advisor("run", "out", QUESTION, "--max-new-tokens", "64", "--stop", "\n")
+    again = run.advisor("run", "out", QUESTION, "--max-new-tokens", "64", "--stop", "\n")
     assert (again.status, again.out) == (0, ran.out)
 
 
@@ -341,12 +332,10 @@ STRATEGY = [
 
 
 @pytest.mark.parametrize(("key", "value"), STRATEGY, ids=lambda value: repr(value)[:30])
-def test_an_odd_strategy_is_one_line(
-    place: Place, run: Path, key: str, value: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_odd_strategy_is_one_line(run: Place, key: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
     recommend(run, **{"strategy": "learned_vote", "weights": [3.0, 2.0, 1.0], key: value})
     monkeypatch.setattr(LoadedModels, "ensemble", lambda *_: pytest.fail("a model was loaded"))
-    assert "result.json" in place.refused("run", "run", QUESTION)
+    assert "result.json" in run.refused("run", "run", QUESTION)
 
 
 @pytest.mark.parametrize(
@@ -361,43 +350,41 @@ def test_an_odd_strategy_is_one_line(
         (None, "strategies", [7], "strategies[0] should be an object"),
     ],
 )
-def test_odd_answers_are_one_line(
-    place: Place, run: Path, part: str | None, key: str, value: object, says: str
-) -> None:
+def test_odd_answers_are_one_line(run: Place, part: str | None, key: str, value: object, says: str) -> None:
     recommend(run)
-    result = result_of(run)
+    result = run.json()
     (result if part is None else result[part])[key] = value
     write(run, result)
-    assert says in place.refused("run", "run", QUESTION)
+    assert says in run.refused("run", "run", QUESTION)
 
 
-def test_draws_are_a_whole_number_that_a_server_can_write_and_routes_lead_to_members(place: Place, run: Path) -> None:
+def test_draws_are_a_whole_number_that_a_server_can_write_and_routes_lead_to_members(run: Place) -> None:
     for draws in (None, 0, 1.5, "2", True, 10**9):
-        recommend(run, strategy="self_consistency", members=voters_of(result_of(run))[:1], draws=draws)
-        assert "draws should be" in place.refused("run", "run", QUESTION)
+        recommend(run, strategy="self_consistency", members=voters_of(run.json())[:1], draws=draws)
+        assert "draws should be" in run.refused("run", "run", QUESTION)
     recommend(run)
     for routes in (None, {}, [], {"x": "gone"}, {"x": ["a"]}, {"\ud800": "a"}):
         recommend(run, strategy="group_router", routes=routes)
-        assert "routes should be an object" in place.refused("run", "run", QUESTION)
+        assert "routes should be an object" in run.refused("run", "run", QUESTION)
 
 
 # --- Export ---
 
 
 @pytest.mark.parametrize("name", ["vote", "single"])
-def test_an_exported_strategy_takes_the_same_responses(place: Place, run: Path, name: str) -> None:
-    wanted = next(each for each in result_of(run)["strategies"] if each["strategy"] == name)
-    result = result_of(run)
+def test_an_exported_strategy_takes_the_same_responses(run: Place, name: str) -> None:
+    wanted = next(each for each in run.json()["strategies"] if each["strategy"] == name)
+    result = run.json()
     result["advice"]["recommendation"] |= wanted
     write(run, result)
-    ran = place.advisor("export", "run", "out")
+    ran = run.advisor("export", "run", "out")
     assert (ran.status, ran.out, ran.err) == (0, "out\n", "")
-    assert sorted(path.name for path in (place.folder / "out").iterdir()) == ["README.md", "strategy.json"]
-    card = (place.folder / "out" / "README.md").read_text(encoding="utf-8").replace("\\", "")
+    assert sorted(path.name for path in (run.folder / "out").iterdir()) == ["README.md", "strategy.json"]
+    card = (run.folder / "out" / "README.md").read_text(encoding="utf-8").replace("\\", "")
     assert "This folder has: " in card and "24 held-out questions" in card
-    samples = held_out(run)[:3]
-    expected = [(each.model, each.response.text) for each in answered_by(run, samples)]
-    assert [(each.model, each.response.text) for each in answered_by(place.folder / "out", samples)] == expected
+    samples = run.samples("held_out")[:3]
+    expected = [(each.model, each.response.text) for each in answered_by(run.folder / "run", samples)]
+    assert [(each.model, each.response.text) for each in answered_by(run.folder / "out", samples)] == expected
 
 
 def answered_by(folder: Path, samples: list[dict[str, Any]]) -> list[Answered]:
@@ -410,33 +397,33 @@ def answered_by(folder: Path, samples: list[dict[str, Any]]) -> list[Answered]:
     return answered(plan, [one["prompt"] for one in samples])
 
 
-def test_a_folder_is_an_ensemble_or_a_strategy_and_never_both(place: Place, run: Path) -> None:
+def test_a_folder_is_an_ensemble_or_a_strategy_and_never_both(run: Place) -> None:
     for name, file in (("vote", "strategy.json"), ("unite", "ensemble.json"), ("vote", "strategy.json")):
-        assert place.advisor("export", "run", "out", "--strategy", name).status == 0
-        assert sorted(path.name for path in (place.folder / "out").iterdir()) == ["README.md", file]
+        assert run.advisor("export", "run", "out", "--strategy", name).status == 0
+        assert sorted(path.name for path in (run.folder / "out").iterdir()) == ["README.md", file]
     with pytest.raises(InputError, match="do not decode together; use it with `advisor run`"):
-        Ensemble.from_pretrained(place.folder / "out")
-    assert "leave out --strategy" in place.advisor("run", "out", QUESTION, "--strategy", "vote").line
+        Ensemble.from_pretrained(run.folder / "out")
+    assert "leave out --strategy" in run.advisor("run", "out", QUESTION, "--strategy", "vote").line
 
 
-def test_a_changed_model_of_an_exported_strategy_is_refused(place: Place, run: Path) -> None:
-    assert place.advisor("export", "run", "out", "--strategy", "vote").status == 0
-    path = place.folder / "out" / "strategy.json"
+def test_a_changed_model_of_an_exported_strategy_is_refused(run: Place) -> None:
+    assert run.advisor("export", "run", "out", "--strategy", "vote").status == 0
+    path = run.folder / "out" / "strategy.json"
     saved = json.loads(path.read_text(encoding="utf-8"))
     saved["models"][1]["files"]["config.json"] = "0" * 64
     path.write_text(json.dumps(saved), encoding="utf-8")
-    assert "config.json differs" in place.advisor("run", "out", QUESTION).line
-    assert place.advisor("run", "out", QUESTION, "--no-check-files").status == 0
+    assert "config.json differs" in run.advisor("run", "out", QUESTION).line
+    assert run.advisor("run", "out", QUESTION, "--no-check-files").status == 0
 
 
-def test_an_exported_strategy_names_servers_that_need_consent(place: Place, run: Path, raw: Raw) -> None:
+def test_an_exported_strategy_names_servers_that_need_consent(run: Place, raw: Raw) -> None:
     name = move_to_server(run, raw.url)
-    assert place.advisor("export", "run", "out").status == 0
+    assert run.advisor("export", "run", "out").status == 0
     assert raw.asked == []
-    assert f"{name} is behind the server" in place.advisor("run", "out", QUESTION).line
-    ran = place.advisor("run", "out", QUESTION, "--allow-server", raw.url)
+    assert f"{name} is behind the server" in run.advisor("run", "out", QUESTION).line
+    ran = run.advisor("run", "out", QUESTION, "--allow-server", raw.url)
     assert (ran.status, ran.out) == (0, " The answer is 17.\n")
-    pushed = place.advisor("export", "run", "out", "--push", "org/x")
+    pushed = run.advisor("export", "run", "out", "--push", "org/x")
     assert (pushed.status, pushed.out) == (2, "")
 
 
@@ -453,11 +440,11 @@ def test_an_exported_strategy_names_servers_that_need_consent(place: Place, run:
         ("task", None),
     ],
 )
-def test_an_odd_value_in_a_strategy_file_is_one_line(place: Place, run: Path, key: str, value: object) -> None:
-    assert place.advisor("export", "run", "out", "--strategy", "vote").status == 0
-    path = place.folder / "out" / "strategy.json"
+def test_an_odd_value_in_a_strategy_file_is_one_line(run: Place, key: str, value: object) -> None:
+    assert run.advisor("export", "run", "out", "--strategy", "vote").status == 0
+    path = run.folder / "out" / "strategy.json"
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {key: value}), encoding="utf-8")
-    ran = place.advisor("run", "out", QUESTION)
+    ran = run.advisor("run", "out", QUESTION)
     assert (ran.status, ran.out) == (2, "")
     assert "strategy.json" in ran.line
 
@@ -487,7 +474,7 @@ def test_a_pattern_that_finds_nothing_gives_no_vote() -> None:
     assert (reader.read("the answer is 5, not 7"), reader.read("5")) == ("5", None)
 
 
-def test_ctrl_c_ends_a_vote_without_complaints(run: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+def test_ctrl_c_ends_a_vote_without_complaints(run: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from importlib import import_module
@@ -12,11 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from advisor.commands.lists import SCHEMAS, schema
 from advisor.run.evaluation import EvaluatedMethod, EvaluatedModel
-from advisor.run.result import CandidateFigures, EnsembleResult, MemberFigures, StrategyFigures
+from advisor.run.result import CandidateFigures, EnsembleResult, MemberFigures, Result, StrategyFigures
+from advisor.strategies.schema import StrategyFile
 from ensemble.common.schema import (
     Count,
     Exact,
@@ -38,7 +38,6 @@ from ensemble.common.schema import (
     json_schema,
     read_json,
     read_lines,
-    read_object,
     validated,
     written,
 )
@@ -120,33 +119,6 @@ def test_a_wrong_value_is_one_line_for_people(values: Any, message: str) -> None
     assert "\n" not in said and "input" not in said.lower() and "valid" not in said and len(said) < 300
 
 
-class Plain(Schema):
-    text: str = "x"
-    whole: int = 0
-    coded: str = Field(default="x", pattern="x")
-
-    @field_validator("text")
-    @classmethod
-    def _is_short(cls, value: str) -> str:
-        if len(value) > 3:
-            raise ValueError("give at most 3 characters")
-        return value
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"text": 1}, "text should be a text; "),
-        ({"text": "four"}, "text: give at most 3 characters; "),
-        ({"whole": "few"}, "whole should be a whole number; "),
-        ({"coded": "y"}, "coded should match pattern 'x'; "),
-    ],
-)
-def test_words_of_the_library_are_left_out(values: Any, message: str) -> None:
-    with pytest.raises(InputError, match=re.escape(message)):
-        validated(Plain, values, "f.json", WAY_OUT)
-
-
 def test_strings_that_are_read_are_clean_and_built_ones_are_as_given() -> None:
     raw = "a\x1b\n\u202eb"
     values = {"line": raw, "prose": raw, "exact": raw, "texts": raw, "anything": {raw: [raw, 1e400, True]}}
@@ -171,25 +143,6 @@ def test_unknown_keys_are_ignored_and_of_some_classes_only_given_keys_are_writte
     whole = read({"other": 1, "count": 3, "interval": None})
     assert written(whole) == {**written(Whole()), "count": 3}
     assert json.dumps(written(Given(part=Part(name="a")))) == '{"part": {"name": "a", "share": 0.0}}'
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"[" * 100_000, "not usable JSON"),
-        (b'{"count": ' + b"9" * 5000 + b"}", "not usable JSON"),
-        (b"[1]", "should be a JSON object"),
-        (b'{\n"a": }', ":2: not JSON (Expecting value)"),
-        (b'{"a": "\xff"}', "not UTF-8 text at byte 7"),
-        (b"", "not JSON (Expecting value)"),
-    ],
-)
-def test_a_file_that_is_no_object_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "f.json"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=r"f\.json") as caught:
-        read_object(Whole, path, WAY_OUT)
-    assert message in str(caught.value)
 
 
 def test_a_pipe_a_folder_and_a_large_file_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,18 +187,11 @@ def test_each_file_has_a_json_schema_with_a_description_of_each_key(name: str) -
         assert [key for key, value in keys.items() if not value.get("description")] == []
 
 
-@pytest.mark.parametrize(("name", "part"), [("result", "StrategyFigures"), ("result", "RecommendedStrategy")])
-def test_the_schema_of_a_run_lists_the_own_keys_of_strategies(name: str, part: str) -> None:
-    module, _, model = SCHEMAS[name].partition(":")
-    keys = json_schema(getattr(import_module(module), model))["$defs"][part]["properties"]
-    assert {"weights", "routes", "draws"} <= set(keys)
-    assert keys["routes"]["type"] == "object"
-
-
-def test_the_schema_of_a_strategy_lists_its_members_and_own_keys() -> None:
-    module, _, model = SCHEMAS["strategy"].partition(":")
-    keys = json_schema(getattr(import_module(module), model))["properties"]
-    assert {"strategy", "members", "weights", "routes", "draws"} <= set(keys)
+def test_the_schemas_of_a_run_and_of_a_strategy_list_the_own_keys_of_strategies() -> None:
+    parts = json_schema(Result)["$defs"]
+    for each in (parts["StrategyFigures"], parts["RecommendedStrategy"], json_schema(StrategyFile)):
+        assert {"strategy", "members", "weights", "routes", "draws"} <= set(each["properties"])
+        assert each["properties"]["routes"]["type"] == "object"
 
 
 def test_advisor_schema_prints_it_and_refuses_another_name(capsys: pytest.CaptureFixture[str]) -> None:
