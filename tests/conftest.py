@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from ensemble import Ensemble
 
+# Some tests import it before it is a plug-in of theirs.
+pytest.register_assert_rewrite("pools")
 # A test process holds millions of objects of its libraries. To visit all of them for garbage as often as Python does by
 # default takes a fifth of its time.
 gc.set_threshold(50_000, 20, 50)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from advisor.options.new_run import SplitOptions
-from advisor.options.option import Options, Range, Source, argument, changed, option
+from advisor.options.option import AT_LEAST_0, AT_LEAST_1, PERCENT, Options, Range, Source, argument, changed, option
 from advisor.options.shared import (
     CacheOptions,
     InferenceOptions,
@@ -59,7 +59,7 @@ class CheckOptions(
         None,
         "The least gain that pays. Default: as in the run, or 0.",
         metavar="POINTS",
-        within=Range(least=0, most=100, unit="points"),
+        within=PERCENT,
     )
     task: str | None = changed(TaskOptions, "task", help="The name of a task, or a task file. Default: the run's.")
     split: str = changed(SplitOptions, "split", default="held_out", help="The split with fresh questions.")
@@ -188,16 +188,16 @@ class GateOptions(SeedOptions, panel="Choosing and verifying"):
     confidence: float = option(
         FIGURE_CONFIDENCE,
         "Confidence of the intervals and tests of differences.",
-        within=Range(above=0, below=1, unit="a number", example=FIGURE_CONFIDENCE),
+        within=Range("a number above 0 and below 1, for example 0.95", above=0, below=1),
     )
     margin: float = option(
-        1.0, "Points within which models count as equal.", within=Range(above=0, most=100, unit="points")
+        1.0, "Points within which models count as equal.", within=Range("points above 0, up to 100", above=0, most=100)
     )
     fail_if_worse: float | None = option(
         None,
         "End with status 3 if a model is shown to be worse than the first by more than these points.",
         metavar="POINTS",
-        within=Range(least=0, most=100, unit="points"),
+        within=PERCENT,
     )
     fail_if_unsure: bool = option(
         False,
@@ -300,9 +300,11 @@ class RunOptions(ChosenOptions, panel="Decoding"):
         "A question of the run's task or another prompt, or - for standard input.", "PROMPT", None
     )
     seed: int = changed(SeedOptions, "seed")
-    temperature: float = option(0.0, "0 takes the most likely token.", within=Range(least=0))
+    temperature: float = option(0.0, "0 takes the most likely token.", within=AT_LEAST_0)
     top_p: float = option(
-        1.0, "Draw from the most likely tokens that have this probability together.", within=Range(above=0, most=1)
+        1.0,
+        "Draw from the most likely tokens that have this probability together.",
+        within=Range("a number above 0, up to 1", above=0, most=1),
     )
     stream: bool = option(False, "Print the text while it is written.")
     trace: bool = option(False, "Show the candidates of every member at every step.")
@@ -333,31 +335,33 @@ class ServeOptions(ChosenOptions, panel="Server"):
         TextOptions, "stop", help="A stop string for requests that name none. Default: as in the run."
     )
     host: str = option("127.0.0.1", "The address to listen on; only this machine reaches 127.0.0.1.")
-    port: int = option(8000, "The port; 0 takes a free one.", within=Range(least=0, most=65535))
+    port: int = option(
+        8000, "The port; 0 takes a free one.", within=Range("a number from 0 to 65535", least=0, most=65535)
+    )
     name: str | None = option(None, "The name of the model in requests. Default: the run's folder.")
     api_key_file: Path | None = option(None, "A file with the key. Default: $ADVISOR_API_KEY, or no key.")
     batch_size: int | None = changed(InferenceOptions, "batch_size", help="The number of texts in a batch, or auto.")
-    max_texts: int = option(64, "Texts that may run or wait; further ones get status 429.", within=Range(least=1))
-    request_max_new_tokens: int = option(4096, "The highest limit that a request may set.", within=Range(least=1))
+    max_texts: int = option(64, "Texts that may run or wait; further ones get status 429.", within=AT_LEAST_1)
+    request_max_new_tokens: int = option(4096, "The highest limit that a request may set.", within=AT_LEAST_1)
     most_prompt_tokens: int | None = option(
         None,
         "Tokens of a prompt. Default: the members' context.",
-        within=Range(least=1),
+        within=AT_LEAST_1,
     )
     max_queued_tokens: int | None = option(
         None,
         "Tokens in the prompts of all texts that run or wait. Default: 4096 for each of --max-texts.",
-        within=Range(least=1),
+        within=AT_LEAST_1,
     )
     max_connections: int | None = option(
         None,
         "Connections at a time. Default: by the limit of open files, at most 1000.",
-        within=Range(least=1),
+        within=AT_LEAST_1,
     )
     allow_host: tuple[str, ...] = option((), "A name by which clients reach the server, for example behind a proxy.")
-    max_body: int = option(2**20, "Bytes of a request; a larger one gets status 413.", within=Range(least=1))
+    max_body: int = option(2**20, "Bytes of a request; a larger one gets status 413.", within=AT_LEAST_1)
     deadline: float = option(
         600,
         "Seconds after which a strategy goes on without a model's answer.",
-        within=Range(least=1),
+        within=AT_LEAST_1,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.options.option import Options, Range, Source, argument, changed, option
+from advisor.options.option import AT_LEAST_0, Options, Source, argument, changed, option
 from advisor.options.shared import (
     ANSWERS,
     MEANS,
@@ -128,7 +128,7 @@ class TableOptions(LabelsOptions, panel="Files and output"):
         "Also this many of the questions on which the answers agree, without which no accuracy is known.",
         panel="Choosing and verifying",
         needs=("labels", ()),
-        within=Range(least=0),
+        within=AT_LEAST_0,
     )
     out: Path | None = option(
         None, "The table, .csv or .jsonl.", metavar="FILE", shown_default="labels.csv, or --labels", **MEANS

@@ -41,33 +41,20 @@ REQUIRED: Any = dataclasses.MISSING
 
 @dataclass(frozen=True)
 class Range:
-    """The values of an option: `least` and `most` are among them, `above` and `below` are not; NaN never is."""
+    """The finite values of an option, and what messages call them; `above` and `below` are not among them."""
 
-    least: float | None = None
-    most: float | None = None
-    above: float | None = None
-    below: float | None = None
-    unit: str = ""  # what the numbers are, for messages
-    example: float | None = None  # a usual one, for messages
+    words: str
+    least: float = -math.inf
+    most: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
 
     def __contains__(self, value: float) -> bool:
-        return (
-            (self.least is None or value >= self.least)
-            and (self.most is None or value <= self.most)
-            and (self.above is None or value > self.above)
-            and (self.below is None or value < self.below)
-            and math.isfinite(value)
-        )
+        return self.least <= value <= self.most and self.above < value < self.below
 
-    def __str__(self) -> str:
-        unit, example = self.unit or "a number", "" if self.example is None else f", for example {self.example:g}"
-        if self.least is not None and self.most is not None:
-            return f"{unit} from {self.least:g} to {self.most:g}{example}"
-        if self.least is not None:
-            least = "0 or more" if self.least == 0 else f"at least {self.least:g}"
-            return f"{least} {self.unit}".rstrip() + example
-        end = f", up to {self.most:g}" if self.most is not None else f" and below {self.below:g}"
-        return f"{unit} above {self.above:g}{end}{example}"
+
+AT_LEAST_0, AT_LEAST_1 = Range("0 or more", least=0), Range("at least 1", least=1)
+PERCENT = Range("points from 0 to 100", least=0, most=100)
 
 
 @dataclass(frozen=True)
@@ -201,7 +188,7 @@ def _check_value(option: Option, value: Any) -> None:
     if option.one_of and value not in option.one_of:
         raise InputError(f"{option.name} {value}: not one of {', '.join(option.one_of)}")
     if option.within is not None and value not in option.within:
-        raise InputError(f"{option.name} {value:g}: give {option.within}")
+        raise InputError(f"{option.name} {value:g}: give {option.within.words}")
 
 
 def _words(value: Any) -> str:

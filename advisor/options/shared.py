@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from advisor.options.option import Options, Range, option
+from advisor.options.option import AT_LEAST_0, AT_LEAST_1, Options, Range, option
 from advisor.records import Limits, Think
 from ensemble.errors import InputError
 from ensemble.models.choices import CHAT_TEMPLATES, DTYPES, ChatTemplate
@@ -89,7 +89,7 @@ class CodeOptions(Options, panel="Permissions"):
 class SeedOptions(Options, panel="Models and questions"):
     """The seed of draws."""
 
-    seed: int = option(0, "The seed of every draw.", within=Range(least=0), **ANSWERS)
+    seed: int = option(0, "The seed of every draw.", within=AT_LEAST_0, **ANSWERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +101,9 @@ class TaskOptions(Options, panel="Models and questions"):
         None, "A folder with the task's data, looked in before the hub and the task file's folder.", **MODELS
     )
     limit: int | None = option(
-        None, "The number of questions of each split.", within=Range(least=1, unit="question"), **MODELS
+        None, "The number of questions of each split.", within=Range("at least 1 question", least=1), **MODELS
     )
-    shots: int | None = option(
-        None, "The number of demonstrations before each question.", within=Range(least=0), **MODELS
-    )
+    shots: int | None = option(None, "The number of demonstrations before each question.", within=AT_LEAST_0, **MODELS)
 
     def needed_task(self) -> str:
         """The task; InputError if none is given."""
@@ -240,7 +238,7 @@ class LimitsOptions(Options, panel="Limits"):
 class WeightOptions(Options, panel="Decoding"):
     """How members' distributions are joined."""
 
-    k: int = option(10, "Candidate tokens of each member in a step.", within=Range(least=1), **VERIFIED)
+    k: int = option(10, "Candidate tokens of each member in a step.", within=AT_LEAST_1, **VERIFIED)
     weights: str = option(
         "equal",
         "The members' weights: equal, accuracy (on dev), perplexity (of each prompt), or "
@@ -301,7 +299,7 @@ class InferenceOptions(Options, panel="Running models"):
     """How models are loaded and generate."""
 
     max_new_tokens: int | None = option(
-        None, "The maximum number of tokens of a response.", within=Range(least=1), **MODELS
+        None, "The maximum number of tokens of a response.", within=AT_LEAST_1, **MODELS
     )
     device: str = option(
         "auto", "cpu, cuda, cuda:1, mps, ..., or auto: CUDA, MPS or the CPU, the first that is there.", **MODELS
@@ -312,7 +310,7 @@ class InferenceOptions(Options, panel="Running models"):
         "The number of prompts in a batch, or auto.",
         shown_default="auto",
         read=read_batch_size,
-        within=Range(least=1),
+        within=AT_LEAST_1,
         **MODELS,
         **MEANS,
     )
