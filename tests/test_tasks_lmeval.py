@@ -16,7 +16,7 @@ import yaml
 from tiny import byte_tokenizer, tiny_model
 
 from advisor.tasks import Task, load_task
-from advisor.tasks.lm_eval_tasks import load
+from advisor.tasks import lm_eval_tasks as load
 from ensemble.errors import InputError
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed")

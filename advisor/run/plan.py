@@ -27,7 +27,7 @@ from advisor.strategies.schema import SCHEMA_VERSION, file_json, file_shape_of, 
 from advisor.strategies.strategy import Decoded, Single, Strategy
 from advisor.strategies.vote import VOTE_METRICS, VoteReader
 from advisor.tasks import Task
-from advisor.tasks.lm_eval_tasks.load import PREFIX as LM_EVAL
+from advisor.tasks.task import LM_EVAL
 from ensemble.api import Ensemble
 from ensemble.common.files import default_cache_dir, exists
 from ensemble.common.garbage import keep_present

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from advisor.tasks.data_files import TABLES, data_suffix
 from advisor.tasks.data_sources import DataSource, open_source
-from advisor.tasks.lm_eval_tasks.load import PREFIX, load_lm_eval_task
 from advisor.tasks.metrics import RULES, get_metric, plugins, runs_code
 from advisor.tasks.questions import Question, QuestionBank, draw_shots, limited, outside_clusters, sample, without
-from advisor.tasks.task import Signature, Task, fingerprint, sha256
+from advisor.tasks.task import LM_EVAL, Signature, Task, fingerprint, sha256
 from advisor.tasks.task_file import TaskDefinition, read_definition, read_mapping
 from ensemble.common.text import did_you_mean
 from ensemble.errors import InputError
@@ -65,7 +64,9 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
     if shots is not None and shots < 0:
         raise InputError(f"--shots {shots}: give at least 0")
     folder = None if data_dir is None else Path(data_dir)
-    if str(name_or_path).startswith(PREFIX):
+    if str(name_or_path).startswith(LM_EVAL):
+        from advisor.tasks.lm_eval_tasks import load_lm_eval_task  # here, since few tasks need it
+
         return load_lm_eval_task(str(name_or_path), split=split, folder=folder, shots=shots, limit=limit, seed=seed)
     path, variant = find_task(name_or_path)
     definition = read_definition(path, variant, needs_reference=needs_reference)

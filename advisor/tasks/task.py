@@ -36,6 +36,8 @@ Scoring = Literal["texts", "letters", "normalised"]
 way for MMLU), or of their texts for each character (lm-eval's ``acc_norm``)."""
 
 
+LM_EVAL = "lm_eval:"
+"""What the names of lm-eval's tasks begin with."""
 JUDGE = "judge"
 """The metric of tasks whose responses another model grades or compares."""
 Mode = Literal["single", "pairwise"]

@@ -1,4 +1,21 @@
-"""The questions of one split of a task of lm-eval, with the prompts that lm-eval makes for them."""
+r"""``lm_eval:NAME``: tasks of an installed lm-eval that give each question a score between 0 and 1.
+
+    >>> load_task("lm_eval:gsm8k:flexible-extract", split="held_out", limit=20)
+    Task(name='lm_eval:gsm8k', metric='exact_match,flexible-extract', ...)
+
+lm-eval's code makes the prompts, stops, options and scores. With ``--seed 0`` a prompt is, character for character, the
+one that lm-eval makes for that question; another seed draws other demonstrations. A chat template gets the whole prompt
+as one message, as with lm-eval's ``--apply_chat_template``, but without system prompts.
+
+The held-out split is the one that lm-eval evaluates on: the task's test split, else its validation split. The dev split
+is 300 questions, drawn by seed, of the validation split, else of the training split, else of the split of the
+demonstrations, if that has at least 20. Without these, dev is at most half of the test split, and the rest is held out.
+Held-out never holds a question of dev, by the question's text. A dev question that is among its own demonstrations is
+left out.
+
+Not covered, and refused with the reason: groups of tasks, code that a model wrote (the built-in task ``mbpp`` runs it),
+perplexity, metrics of a whole corpus, likelihood per character (``acc_norm``), sampled responses, images and sound.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +25,20 @@ import math
 import random
 import string
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
+from pathlib import Path
 from typing import Any, TypeAlias
 
-from advisor.tasks.task import Example, Score
-from ensemble.errors import InputError
+from advisor.tasks.task import LM_EVAL, Example, Score, Signature, Task, fingerprint, sha256
+from ensemble.common.text import did_you_mean
+from ensemble.errors import InputError, UniteError
 
+OLDEST = "0.4.13"
+"""The oldest supported release of lm-eval; the tests compare with it."""
+_INSTALL = "pip install 'unite-advisor[lm-eval]'"
 _DEV = 300  # questions of the dev split, as GSM8K's has in the papers
 # A split with fewer questions is not used for dev: some have just the demonstrations (MMLU's have five).
 _MIN_DEV = 20
@@ -20,6 +46,205 @@ _SEED = 1234  # of lm-eval's demonstrations, if the user gives no seed
 
 Doc: TypeAlias = Mapping[str, Any]
 """A record of lm-eval."""
+_LOG = logging.getLogger(__name__)
+_NO_MATCH = "[invalid]"  # the result of lm-eval's regular expressions if they match nothing
+
+
+def check_installed(feature: str) -> None:
+    """Check that lm-eval is installed, and not older than OLDEST; the message names the feature that needs it."""
+    try:
+        installed = version("lm_eval")
+    except PackageNotFoundError:
+        raise InputError(f"{feature} needs lm-eval, which is not installed; {_INSTALL}") from None
+    from packaging.version import Version  # here, since few commands need lm-eval
+
+    if Version(installed) < Version(OLDEST):
+        raise InputError(f"{feature} needs lm-eval {OLDEST} or newer; {installed} is installed; {_INSTALL}")
+
+
+def load_lm_eval_task(
+    name: str, *, split: str, folder: Path | None, shots: int | None, limit: int | None, seed: int
+) -> Task:
+    """Load one split of ``lm_eval:NAME``, as :func:`advisor.tasks.load.load_task` says; `folder` has task files."""
+    plain, _, wanted = name.removeprefix(LM_EVAL).partition(":")
+    task = find_lm_eval_task(plain, folder)
+    with one_line_errors(plain):
+        measure, filter_name = choose_metric(plain, task, wanted)
+        count = _shots(plain, task, shots)
+        examples, docs, notes = choose_questions(plain, task, split, shots=count, limit=limit, seed=seed)
+    by_likelihood = task.OUTPUT_TYPE == "multiple_choice"
+    metric = "choice" if by_likelihood else f"{measure},{filter_name}"
+    # Functions are in it by their source; the repr of other values has an address, which changes from run to run.
+    config = json.dumps(task.dump_config(), sort_keys=True, default=lambda value: type(value).__qualname__)
+    # Nothing is generated for options, but a task needs at least one token.
+    stop, tokens = ((), 1) if by_likelihood else _ends(task)
+    versions = [(package, version(package)) for package in ("unite-advisor", "lm_eval", "datasets")]
+    return Task(
+        name=f"{LM_EVAL}{plain}",
+        metric=metric,
+        split=split,
+        examples=examples,
+        stop=stop,
+        max_new_tokens=tokens,
+        shots=count,
+        seed=seed,
+        extract=None,
+        notes=notes,
+        fingerprint=fingerprint(config, split, examples),
+        signature=Signature(
+            task=f"{LM_EVAL}{plain}",
+            metric=metric,
+            split=split,
+            n=len(examples),
+            shots=count,
+            seed=seed,
+            prompt=sha256(config, count)[:12],
+            versions=(*versions, ("task", str(task.VERSION))),
+        ),
+        delimiter=str(task.config.target_delimiter),
+        scorer=partial(score_choice, task, docs)
+        if by_likelihood
+        else partial(score_text, task, docs, measure, filter_name),
+    )
+
+
+def _shots(name: str, task: Any, shots: int | None) -> int:
+    default = int(task.config.num_fewshot or 0)
+    if shots is None or shots == default:
+        return default
+    # lm-eval ignores --num_fewshot for a task that says 0. An error is clearer.
+    if task.config.num_fewshot == 0:
+        raise InputError(f"--shots {shots}: lm_eval:{name} has none by its definition; leave the option out")
+    return shots
+
+
+def _ends(task: Any) -> tuple[tuple[str, ...], int]:
+    """The stop strings and the maximum number of tokens, as lm-eval reads them."""
+    from lm_eval.models.utils import normalize_gen_kwargs
+
+    settings = normalize_gen_kwargs({"do_sample": False, **(task.config.generation_kwargs or {})})
+    return tuple(dict.fromkeys(stop for stop in settings["until"] if stop)), int(settings["max_gen_toks"])
+
+
+_OUTPUTS = {
+    "loglikelihood": "computes the likelihood of one continuation instead of an answer",
+    "loglikelihood_rolling": "measures the perplexity of texts instead of answers",
+}
+
+
+def find_lm_eval_task(name: str, folder: Path | None) -> Any:
+    """The task, with its data loaded; those of the folder go first. Its type is Any, since lm-eval ships no types."""
+    check_installed(f"lm_eval:{name}")
+    if folder is not None and not folder.is_dir():
+        raise InputError(f"--data {folder} is not a folder; give the folder that holds your lm-eval task files")
+    return _load(name, None if folder is None else folder.resolve())
+
+
+@contextmanager
+def one_line_errors(name: str) -> Iterator[None]:
+    """Turn every error of lm-eval, of `datasets` or of a task's code into one line."""
+    try:
+        yield
+    except UniteError:
+        raise
+    except Exception as error:  # task files may run any code, and lm-eval has no base class of exceptions
+        # `datasets` names the reason only in the error that is the cause of the one it raises.
+        root: BaseException = error
+        while root.__cause__ is not None:
+            root = root.__cause__
+        parts = [" ".join(str(part).split()).rstrip(".") or type(part).__name__ for part in (error, root)]
+        raise InputError(
+            f"lm_eval:{name} cannot be loaded: {': '.join(dict.fromkeys(parts))}; check its file, its data and the "
+            "network"
+        ) from error
+
+
+@cache  # every split of a run loads the same task
+def _load(name: str, folder: Path | None) -> Any:
+    # lm-eval warns of everything that a task file leaves open, in many lines.
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    with one_line_errors(name):
+        manager = _manager(name, folder)
+        entry = manager.task_index.get(name)
+        if entry is None:
+            where = "" if folder is None else f", and no readable file below {folder} has this name as its `task`"
+            raise InputError(
+                f"lm-eval {version('lm_eval')} has no task '{name}'{where}; "
+                f"{did_you_mean(name, manager.all_subtasks, 3)}`lm_eval ls tasks` lists them"
+            )
+        reason = _refusal(name, entry, manager)
+        if reason is not None:
+            raise InputError(f"lm_eval:{name} {reason}")
+        task = manager.load(name)["tasks"][name]
+        from lm_eval.api.task import ConfigurableTask
+
+        if not isinstance(task, ConfigurableTask):
+            raise InputError(f"lm_eval:{name} is a Python class; only tasks of a YAML file can be used")
+        if task.multiple_input:
+            raise InputError(f"lm_eval:{name} puts its options before the text that is scored; choose another task")
+    return task
+
+
+def _manager(name: str, folder: Path | None) -> Any:
+    from lm_eval.tasks import TaskManager
+
+    if folder is not None:
+        # Without lm-eval's own 14,000 tasks, which take seconds to index.
+        local = TaskManager(include_path=str(folder), include_defaults=False)
+        if name in local.task_index:
+            return local
+    return _full_manager(folder)
+
+
+@cache
+def _full_manager(folder: Path | None) -> Any:
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager(include_path=None if folder is None else str(folder))
+
+
+def _refusal(name: str, entry: Any, manager: Any) -> str | None:
+    """Why a task cannot be used, as the end of a sentence; None if it can."""
+    from lm_eval.tasks._index import Kind
+
+    if entry.kind in (Kind.GROUP, Kind.TAG):
+        members = [f"lm_eval:{task}" for task in sorted(set(_members(name, manager)))[:3]]
+        return f"is a group; give one of its tasks{', such as ' if members else ''}{', '.join(members)}"
+    if entry.kind is not Kind.TASK:
+        return "is a Python class; only tasks of a YAML file can be used"
+    config: Mapping[str, Any] = entry.cfg or {}
+    output = config.get("output_type", "generate_until")
+    generation = config.get("generation_kwargs") or {}
+    reasons = (
+        (config.get("unsafe_code"), "runs code that a model wrote; the built-in task mbpp does that in a sandbox"),
+        (
+            config.get("doc_to_image") or config.get("doc_to_audio"),
+            "has images or sound; only text can be used",
+        ),
+        (output in _OUTPUTS, f"{_OUTPUTS.get(output, '')}; it cannot be used"),
+        (generation.get("do_sample"), "samples its responses; only greedy responses are supported"),
+        (int(config.get("repeats") or 1) > 1, "repeats every question several times; only once is supported"),
+        (
+            output == "multiple_choice" and config.get("process_results"),
+            "scores options by its own code, which needs all of their likelihoods; it cannot be used",
+        ),
+    )
+    return next((reason for applies, reason in reasons if applies), None)
+
+
+def _members(name: str, manager: Any) -> Iterator[str]:
+    """Names of the tasks below a group or a tag, whose members may be groups and tags themselves."""
+    from lm_eval.tasks._index import Kind
+
+    entry = manager.task_index.get(name)
+    if entry is None:
+        return
+    if entry.kind is Kind.TASK:
+        yield name
+        return
+    for member in entry.tags if entry.kind is Kind.TAG else (entry.cfg or {}).get("task") or ():
+        if isinstance(member, str) and member != name:
+            yield from _members(member, manager)
 
 
 def choose_questions(
@@ -41,12 +266,14 @@ def choose_questions(
         if role == splits.held_out:
             notes.append(f"dev: {len(dev)} of the {len(docs)} questions that it shares with held_out")
     elif split == "held_out":
-        places = _outside(task, docs, order, limit, splits.texts(dev))
+        taken = splits.texts(dev)
+        places = list(islice((place for place in order if _text(task, docs[place]) not in taken), limit))
     else:
         places = order
     kept = sorted(places if split == "dev" else places[:limit])
     prompts = dict(zip(kept, _prompts(task, docs, kept, shots, seed), strict=True))
-    repeated = {place for place, prompt in prompts.items() if split == "dev" and _repeats(task, docs[place], prompt)}
+    texts = {place: str(task.doc_to_text(docs[place])) for place in (prompts if split == "dev" else ())}
+    repeated = {place for place, text in texts.items() if text.strip() and prompts[place].count(text) > 1}
     if repeated:
         notes.append(f"dev: {len(repeated)} questions left out, which are among their own demonstrations")
     # As for our own tasks: all in the order of the data, or the first of a seeded order.
@@ -102,17 +329,6 @@ class Splits:
         return {_text(self._task, docs[place]) for place in places}
 
 
-def _outside(task: Any, docs: Sequence[Doc], order: Sequence[int], limit: int | None, taken: set[str]) -> list[int]:
-    """Places of questions that are not taken, in the order given, up to the limit."""
-    places: list[int] = []
-    for place in order:
-        if limit is not None and len(places) == limit:
-            break
-        if _text(task, docs[place]) not in taken:
-            places.append(place)
-    return places
-
-
 def _prompts(task: Any, docs: Sequence[Doc], places: Sequence[int], shots: int, seed: int) -> Iterator[str]:
     """The prompts of some questions, in the order of the data."""
     wanted = set(places)
@@ -149,19 +365,9 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _repeats(task: Any, doc: Doc, prompt: str) -> bool:
-    """Whether a prompt contains its question more than once."""
-    text = str(task.doc_to_text(doc))
-    return bool(text.strip()) and prompt.count(text) > 1
-
-
 def _text(task: Any, doc: Doc) -> str:
     choices = task.doc_to_choice(doc) if task.OUTPUT_TYPE == "multiple_choice" else []
     return json.dumps([str(task.doc_to_text(doc)), *map(str, choices)])
-
-
-_LOG = logging.getLogger(__name__)
-_NO_MATCH = "[invalid]"  # the result of lm-eval's regular expressions if they match nothing
 
 
 def choose_metric(name: str, task: Any, wanted: str) -> tuple[str, str]:
