@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Sequence
+from html.parser import HTMLParser
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,11 @@ from typing import Any
 from advisor.judge.prompts import Grade, Match
 from advisor.judge.summary import head_to_head, summarize_grades, summarize_matches
 from advisor.run.figures import JudgedSplit
+from advisor.run.folder import Run
 from advisor.strategies.schema import strategy_of
-from ensemble.common.schema import written
+from ensemble.common import schema
+from reports import write_report
+from reports.report_data import ReportData, report_data
 
 TERSE = {"terse-bytes": 0.79, "terse-pieces": 0.755, "terse-unigram": 0.735}
 CANDIDATES = {**TERSE, "steps-bytes": 0.78, "weak-bytes": 0.30}
@@ -28,25 +33,73 @@ RULES = {"max_gap": 10.0, "max_length_ratio": 2.0, "max_models": 3}
 
 def write_run(folder: Path, *, dev: int = 300, held_out: int = 100, seed: int = 5) -> Path:
     """Write result.json and samples.jsonl into a folder, and return the folder."""
+    return write_samples(write_json(folder, make_result()), make_samples(dev, held_out, seed))
+
+
+def write_json(folder: Path, result: dict[str, Any], name: str = "result.json") -> Path:
+    """Write a file of JSON alone, and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    samples = make_samples(dev, held_out, seed)
-    write_json(folder, make_result())
-    lines = (json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples)
-    (folder / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
+    (folder / name).write_text(json.dumps(result, indent=2), encoding="utf-8")
     return folder
 
 
-def write_json(folder: Path, result: dict[str, Any]) -> Path:
-    """Write a result.json alone, and return the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "result.json").write_text(json.dumps(result, indent=2), encoding="utf-8")
+def write_samples(folder: Path, samples: Sequence[dict[str, Any]]) -> Path:
+    """Write samples.jsonl beside a result.json, and return the folder."""
+    lines = "".join(json.dumps(sample) + "\n" for sample in samples)
+    (folder / "samples.jsonl").write_text(lines, encoding="utf-8")
     return folder
 
 
 def write_evaluation(folder: Path, evaluation: dict[str, Any]) -> Path:
     """Write an evaluation.json beside a result.json, and return the folder."""
-    (folder / "evaluation.json").write_text(json.dumps(evaluation, indent=2), encoding="utf-8")
-    return folder
+    return write_json(folder, evaluation, "evaluation.json")
+
+
+def page_of(folder: Path) -> str:
+    """Write the report of a folder, and return the page."""
+    return write_report(folder).read_text(encoding="utf-8")
+
+
+def written(folder: Path, result: dict[str, Any]) -> str:
+    """Write a result.json alone, and return the page of its report."""
+    return page_of(write_json(folder, result))
+
+
+def read(folder: Path) -> ReportData:
+    """What the sections of a folder's report draw from."""
+    return report_data(Run.open(folder))
+
+
+def data_of(page: str) -> dict[str, Any]:
+    """The data of the page's script."""
+    data: dict[str, Any] = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    return data
+
+
+class _Words(HTMLParser):
+    """The text that a reader sees, styles and scripts left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.silent = False
+
+    def handle_starttag(self, tag: str, _attrs: list[tuple[str, str | None]]) -> None:
+        self.silent = tag in ("style", "script")
+
+    def handle_endtag(self, _tag: str) -> None:
+        self.silent = False
+
+    def handle_data(self, data: str) -> None:
+        if not self.silent:
+            self.words.append(data)
+
+
+def text_of(page: str) -> str:
+    """The text of a page, on one line."""
+    parser = _Words()
+    parser.feed(page)
+    return " ".join(" ".join(parser.words).split())
 
 
 def make_evaluation(result: dict[str, Any]) -> dict[str, Any]:
@@ -221,7 +274,7 @@ def make_judges() -> tuple[dict[str, Any], dict[str, Any]]:
     found = head_to_head(pairs, dict.fromkeys(questions, models[1]), models[0]) or {}
     met = {"strategy": "vote", "members": models, "rival": models[0], **found}
     figures = summarize_matches([pairs, others], pairs[:1], lengths)
-    compared = written(JudgedSplit(split="held_out", calls=30, **figures))
+    compared = schema.written(JudgedSplit(split="held_out", calls=30, **figures))
     graded = {"split": "held_out", "calls": 15, **summarize_grades(grades, lengths, 0.1)}
     names = ["judge", "second judge"]
     return (

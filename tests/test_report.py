@@ -8,12 +8,21 @@ import json
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from report_fixture import make_result, make_samples, recommend, write_json, write_run
+from report_fixture import (
+    make_result,
+    make_samples,
+    page_of,
+    recommend,
+    text_of,
+    write_json,
+    write_run,
+    write_samples,
+    written,
+)
 
 from advisor.run.folder import Run
 from advisor.run.result import GroupFigures
@@ -32,41 +41,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(run: Path) -> str:
-    return write_report(run).read_text(encoding="utf-8")
+    return page_of(run)
 
 
 @pytest.fixture
 def result() -> dict[str, Any]:
     return make_result()
-
-
-def written(folder: Path, result: dict[str, Any]) -> str:
-    return write_report(write_json(folder, result)).read_text(encoding="utf-8")
-
-
-class Words(HTMLParser):
-    """The text that a reader sees, styles and scripts left out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words: list[str] = []
-        self.silent = False
-
-    def handle_starttag(self, tag: str, _attrs: list[tuple[str, str | None]]) -> None:
-        self.silent = tag in ("style", "script")
-
-    def handle_endtag(self, _tag: str) -> None:
-        self.silent = False
-
-    def handle_data(self, data: str) -> None:
-        if not self.silent:
-            self.words.append(data)
-
-
-def text_of(page: str) -> str:
-    parser = Words()
-    parser.feed(page)
-    return " ".join(" ".join(parser.words).split())
 
 
 def test_what_to_run_what_it_gains_and_costs_and_how_sure_it_is_come_first(page: str, run: Path) -> None:
@@ -91,7 +71,7 @@ def test_the_first_screen_has_one_gain_the_expected_one(tmp_path: Path, result: 
     told |= {"expected_gain": 4.4, "expected_gain_ci": [1.1, 7.7], "text": "take a vote of three models"}
     changed["strategies"] = [{**row, "groups": None} for row in changed["strategies"]]
     page = written(tmp_path, changed)
-    first = text_of(page.partition('id="verdict">')[2].partition("</section>")[0])
+    first = first_screen(page)
     assert re.findall("[+\u2212][0-9]+[.][0-9]", first.partition("Of 1,000")[0]) == ["+4.4", "+1.1", "+7.7"]
     assert not re.search("[Mm]easured|[Pp]redicted", first)
     assert "The recommended strategy recovered" in section(page, "strategies")
@@ -379,7 +359,7 @@ def test_the_page_marks_the_answer_in_a_response_and_has_the_share_of_responses_
     folder = write_run(tmp_path / "run")
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     result["candidates"][0]["answered"] = 91.5
-    page = write_report(write_json(folder, result)).read_text(encoding="utf-8")
+    page = page_of(write_json(folder, result))
     assert re.search(
         r'"text":"The answer is \d+\.",[^}]*"place":\[14,1[5-7]\]', page.replace(": ", ":").replace(", ", ",")
     )
@@ -392,9 +372,7 @@ def test_five_candidates_and_many_long_examples_stay_below_two_megabytes(tmp_pat
         sample["prompt"] = f"Question {number}: {'why? <&> ' * 300}"
         for response in (*sample["responses"].values(), *([sample["ensemble"]] if sample["ensemble"] else [])):
             response["text"] += " because of this & <that>" * 200
-    lines = (json.dumps(sample) + "\n" for sample in samples)
-    (tmp_path / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
-    page = written(tmp_path, make_result())
+    page = written(write_samples(tmp_path, samples), make_result())
     assert len(page.encode()) <= 2_000_000
     assert "the others are in samples.jsonl" in text_of(page)
 
@@ -404,9 +382,7 @@ def test_what_every_prompt_begins_with_is_kept_once(tmp_path: Path) -> None:
     samples = make_samples(dev=4, held_out=4)
     for sample in samples:
         sample["prompt"] = shots + sample["prompt"]
-    lines = (json.dumps(sample) + "\n" for sample in samples)
-    (tmp_path / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
-    page = written(tmp_path, make_result())
+    page = written(write_samples(tmp_path, samples), make_result())
     assert page.count("as everyone knows well") == 5
 
 
@@ -532,11 +508,12 @@ def test_a_loss_has_another_colour_than_a_gain(
     assert "a loss" not in text_of(page).partition("Skip to the verdict")[2].partition("Accuracy and cost")[0]
     told = result["advice"]["recommendation"]
     told |= {"expected_gain": -34.0, "expected_gain_ci": [-40.0, -28.0]}
-    for html, colour in ((page, "--ensemble"), (written(tmp_path, result), "--rejected")):
+    lost = written(tmp_path, result)
+    for html, colour in ((page, "--ensemble"), (lost, "--rejected")):
         drawing = html.partition('aria-label="The difference is')[2].partition("</svg>")[0]
         assert {"--ensemble", "--rejected"} & set(re.findall(r"var\((--[a-z]+)\)", drawing)) == {colour}
-    assert '<p class="delta loss">' in written(tmp_path, result) and '<p class="delta">' in page
-    assert "\u221234.0 points expected – a loss – against" in text_of(written(tmp_path, result))
+    assert '<p class="delta loss">' in lost and '<p class="delta">' in page
+    assert "\u221234.0 points expected – a loss – against" in text_of(lost)
 
 
 def test_an_interval_across_zero_has_both_colours(tmp_path: Path, result: dict[str, Any], drawings: None) -> None:

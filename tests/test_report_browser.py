@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from report_browser import browser, click, find, open_report, prefer, resize
-from report_fixture import make_result, make_samples, write_json
+from report_fixture import make_result, make_samples, write_json, write_samples
 
 from advisor.advice.rules import select
 from advisor.records import Limits, Standing
@@ -210,11 +210,9 @@ def test_hostile_text_runs_nothing(driver: Any, tmp_path: Path) -> None:
         sample["id"] += attack
         for response in sample["responses"].values():
             response["text"] += attack
-    lines = (json.dumps(sample) + "\n" for sample in samples)
-    (tmp_path / "samples.jsonl").write_text("".join(lines), encoding="utf-8")
     result = make_result()
     result["advice"]["text"] += attack
-    open_report(driver, write_report(write_json(tmp_path, result)))
+    open_report(driver, write_report(write_samples(write_json(tmp_path, result), samples)))
     for summary in find(driver, "#explorer summary"):
         summary.click()
     time.sleep(0.2)

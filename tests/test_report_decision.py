@@ -1,4 +1,4 @@
-"""The report's parts for a decision: accuracy against cost, questions and groups by models, and the page's size."""
+"""The report's parts for a decision: cost, questions and groups by models, the page's size; and the methods."""
 
 from __future__ import annotations
 
@@ -11,16 +11,29 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_fixture import make_judges, make_result, make_samples, write_json
+from report_fixture import (
+    data_of,
+    make_evaluation,
+    make_judges,
+    make_result,
+    make_samples,
+    page_of,
+    read,
+    text_of,
+    write_evaluation,
+    write_json,
+    write_samples,
+    written,
+)
 
-from advisor.run.folder import Run
 from advisor.run.result import StrategyFigures
 from ensemble.common.text import shortened
+from ensemble.errors import InputError
 from reports import write_report
 from reports.charts.axes import NARROW, WIDE
 from reports.charts.svg import plain_style
 from reports.page import section_values
-from reports.report_data import MOST_BYTES, ReportData, fitted, question_row, report_data
+from reports.report_data import fitted, question_row
 from reports.sections import questions, strategies
 from reports.sections.strategies import front_of
 
@@ -33,27 +46,12 @@ def samples() -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def result(samples: list[dict[str, Any]]) -> dict[str, Any]:
+def result() -> dict[str, Any]:
     return make_result()
 
 
 def write(folder: Path, result: dict[str, Any], samples: list[dict[str, Any]]) -> Path:
-    write_json(folder, result)
-    (folder / "samples.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in samples), encoding="utf-8")
-    return folder
-
-
-def read(folder: Path) -> ReportData:
-    return report_data(Run.open(folder))
-
-
-def page_of(folder: Path) -> str:
-    return write_report(folder).read_text(encoding="utf-8")
-
-
-def data_of(page: str) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
-    return data
+    return write_samples(write_json(folder, result), samples)
 
 
 # --- Accuracy and cost ---
@@ -246,20 +244,22 @@ def test_grades_are_not_right_or_wrong(tmp_path: Path, result: dict[str, Any], s
     assert 'id="questions"' not in page and data_of(page)["questions"] is None
 
 
-def test_with_more_questions_each_text_is_shorter() -> None:
+def test_with_more_questions_each_text_is_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reports.report_data.MOST_BYTES_OF_ROWS", 70_000)
+
     def rows(count: int, text: str) -> list[Any]:
         right = dict.fromkeys(range(28), True)
         return [
             question_row(f"q{n}", text, right, True, held_out=n % 2 == 0, candidates=28, best=0) for n in range(count)
         ]
 
-    few, many = fitted(rows(1000, "word " * 60)), fitted(rows(10_000, "word " * 60))
-    assert len(few) == 1000 and len(many) == 10_000
+    few, many = fitted(rows(100, "word " * 60)), fitted(rows(1000, "word " * 60))
+    assert len(few) == 100 and len(many) == 1000
     assert len(few[0].question) > len(many[0].question) >= 16
-    assert sum(row.weight for row in many) <= MOST_BYTES
+    assert sum(row.weight for row in many) <= 70_000
     # Held-out questions come first.
-    assert [row.held_out for row in few] == [True] * 500 + [False] * 500
-    assert 0 < len(fitted(rows(20_000, "<b>" * 60))) < 20_000
+    assert [row.held_out for row in few] == [True] * 50 + [False] * 50
+    assert 0 < len(fitted(rows(2000, "<b>" * 60))) < 2000
 
 
 def test_a_run_of_28_models_and_1000_questions_stays_below_two_megabytes(tmp_path: Path) -> None:
@@ -319,3 +319,85 @@ def test_without_groups_there_is_no_table_of_them(tmp_path: Path, result: dict[s
     for candidate in result["candidates"]:
         candidate["groups"] = None
     assert "group_models" not in values_of(tmp_path, result)
+
+
+# --- Methods ---
+
+
+HEADING = "Methods side by side"
+
+
+def with_methods(folder: Path, result: dict[str, Any], evaluation: dict[str, Any]) -> str:
+    return page_of(write_evaluation(write_json(folder, result), evaluation))
+
+
+def test_there_is_a_section_where_methods_were_evaluated_and_only_there(tmp_path: Path, result: dict[str, Any]) -> None:
+    assert HEADING not in written(tmp_path, result)
+    page = with_methods(tmp_path, result, make_evaluation(result))
+    assert HEADING in text_of(page) and '<a href="#methods">' in page
+    assert "and evaluation.json. This file loads nothing" in text_of(page)
+
+
+def test_a_line_has_the_figures_of_its_method(tmp_path: Path, result: dict[str, Any]) -> None:
+    text = text_of(with_methods(tmp_path, result, make_evaluation(result)))
+    section = text[text.index(HEADING) : text.index("Leaderboard", text.index(HEADING))]
+    unite = section[section.index("unite tokens") : section.index("gac-threshold tokens")]
+    run = result["ensemble"]
+    for figure in (f"{run['accuracy']:.1f}", f"{run['difference']:+.1f}", "0.031", "2.04", "100%", "24", "701 MB"):
+        assert f" {figure} " in unite, figure
+    assert "7% 2,400" in section and "1,234" in section
+    for model in result["selected"]:
+        assert f"{model} alone" in section
+    assert "Holm" in section
+
+
+def test_what_was_left_out_has_its_reason(tmp_path: Path, result: dict[str, Any]) -> None:
+    text = text_of(with_methods(tmp_path, result, make_evaluation(result)))
+    assert "average Left out: method average: it needs one vocabulary. tokens – –" in text
+
+
+def test_the_methods_of_another_set_are_not_shown_as_this_ones(tmp_path: Path, result: dict[str, Any]) -> None:
+    evaluation = make_evaluation(result)
+    evaluation["members"][0]["model"] = "gone"
+    text = text_of(with_methods(tmp_path, result, evaluation))
+    assert "evaluation.json describes another set: gone," in text
+    assert "ms/token" not in text
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        ('{"schema_version": 2,\n "methods": [', "evaluation.json:2: not JSON"),
+        ("{}", "evaluation.json: schema_version is missing"),
+        ('{"schema_version": [1]}', "evaluation.json: schema_version should be 2"),
+        ('{"schema_version": 2, "methods": [{}]}', "evaluation.json: methods[0].method is missing"),
+        (
+            '{"schema_version": 2, "methods": [{"method": "a", "level": "token", "difference": "much"}]}',
+            "evaluation.json: methods[0].difference should be a number",
+        ),
+        (
+            '{"schema_version": 2, "methods": [{"method": "a", "level": "word"}]}',
+            "evaluation.json: methods[0].level should be token, span, response or control",
+        ),
+    ],
+)
+def test_a_damaged_evaluation_is_one_line_with_place_and_way_out(
+    tmp_path: Path, result: dict[str, Any], content: str, place: str
+) -> None:
+    write_json(tmp_path, result)
+    (tmp_path / "evaluation.json").write_text(content, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        write_report(tmp_path)
+    message = str(caught.value)
+    assert place in message and "run `advisor evaluate` again, or delete the file" in message and "\n" not in message
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_an_evaluation_without_figures_is_drawn(tmp_path: Path, result: dict[str, Any]) -> None:
+    bare = {
+        "schema_version": 2,
+        "members": [{"model": name} for name in result["selected"]],
+        "methods": [{"method": "unite", "level": "token"}],
+        "news": json.dumps([1]),
+    }
+    assert "unite tokens" in text_of(with_methods(tmp_path, result, bare))

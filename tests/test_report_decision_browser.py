@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from report_browser import browser, click, find, open_report, resize
-from report_fixture import make_result, make_samples, write_json
+from report_fixture import make_result, make_samples, write_json, write_samples
 
 from reports import write_report
 
@@ -93,9 +92,7 @@ def many_models(folder: Path) -> Path:
     ]
     for sample in samples:
         sample["responses"] |= dict.fromkeys(others, sample["responses"]["terse-bytes"])
-    folder.mkdir()
-    (folder / "samples.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in samples), encoding="utf-8")
-    return write_report(write_json(folder, result))
+    return write_report(write_samples(write_json(folder, result), samples))
 
 
 @pytest.fixture(scope="module")

@@ -14,19 +14,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
-from report_fixture import make_evaluation, make_result, write_evaluation, write_json, write_run
+from report_fixture import make_evaluation, make_result, read, write_evaluation, write_json, write_run
 
 from advisor.run.folder import Run
 from advisor.run.result import Result
 from reports.charts.axes import NARROW, WIDE, linear_limits, log_limits, mark, point_axes, set_ticks, write_names
 from reports.charts.svg import plain_style
 from reports.page import section_values
-from reports.report_data import ReportData, report_data
-
-
-def read(folder: Path) -> ReportData:
-    return report_data(Run.open(folder))
-
 
 Figures = dict[str, dict[str, Any]]
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_fixture import make_result, write_json
-from test_report import text_of
+from report_fixture import make_result, text_of, write_json
 from typer.testing import CliRunner
 
 from advisor.api import SelectResult

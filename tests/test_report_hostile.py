@@ -17,25 +17,29 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from report_fixture import make_evaluation, make_judges, make_result, make_samples, write_evaluation, write_json
+from report_fixture import (
+    make_evaluation,
+    make_judges,
+    make_result,
+    make_samples,
+    read,
+    write_evaluation,
+    write_json,
+    write_samples,
+    written,
+)
 
-from advisor.run.folder import Run
 from ensemble.common.text import visible
 from ensemble.errors import InputError
 from reports import write_report
 from reports.charts.svg import plain_style
 from reports.page import SECTIONS
-from reports.report_data import ReportData, report_data
 from reports.sections import models
 
 SAMPLES = make_samples(dev=6, held_out=4)
 RESULT = make_result()
 EVALUATION = make_evaluation(RESULT)
 RESULT["judge"], EVALUATION["judge"] = make_judges()
-
-
-def read(folder: Path) -> ReportData:
-    return report_data(Run.open(folder))
 
 
 FIXED = {"status", "verdict", "split", "finish_reason", "level", "shown", "mode", "set_by", "reason_code", "code"}
@@ -106,10 +110,9 @@ def page_with(folder: Path, payload: str) -> str:
     def poison(text: str) -> str:
         return f"{text[:1]}{payload}{text[1:]}"
 
-    samples = [poisoned(sample, poison) for sample in SAMPLES]
-    (folder / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples), encoding="utf-8")
+    write_samples(folder, [poisoned(sample, poison) for sample in SAMPLES])
     write_evaluation(folder, poisoned(EVALUATION, poison))
-    return write_report(write_json(folder, poisoned(RESULT, poison))).read_text(encoding="utf-8")
+    return written(folder, poisoned(RESULT, poison))
 
 
 @pytest.fixture(scope="module")
@@ -163,8 +166,7 @@ def test_what_is_no_number_has_no_column(tmp_path: Path) -> None:
         **RESULT["advice"],
         "recommendation": {**strategy, "expected_gain": math.nan, "shown": "yes", "text": "x"},
     }
-    write_json(tmp_path, {**RESULT, "strategies": [strategy], "advice": advice})
-    page = write_report(tmp_path).read_text(encoding="utf-8")
+    page = written(tmp_path, {**RESULT, "strategies": [strategy], "advice": advice})
     table = page.partition('<table class="board sortable strategies">')[2].partition("</table>")[0]
     assert table.count('scope="col"') == 1 and "<td" not in table
 
@@ -173,7 +175,7 @@ def test_a_thousand_strategies_with_a_thousand_members_each_make_a_small_page(tm
     members = [f"m{number}" for number in range(1000)]
     strategy = {**RESULT["strategies"][0], "strategy": "vote", "members": members}
     result = {**RESULT, "strategies": [strategy] * 1_000}
-    page = write_report(write_json(tmp_path, result)).read_text(encoding="utf-8")
+    page = written(tmp_path, result)
     assert len(page) < 1_000_000
     assert "The first 100 of 1,000" in page and "and 988 more" in page
 
@@ -186,7 +188,7 @@ def test_no_list_is_shown_at_any_length(tmp_path: Path, part: str) -> None:
     result["advice"]["warnings"] = ["a warning"]
     owner = {"warnings": result["advice"], "looks": result, "sets": result["prediction"], "groups": row}[part]
     owner[part] = owner[part][:1] * 20_000
-    assert len(write_report(write_json(tmp_path, result)).read_text(encoding="utf-8")) < 1_000_000
+    assert len(written(tmp_path, result)) < 1_000_000
 
 
 def test_controls_and_bidi_marks_are_spelt_out() -> None:
@@ -216,8 +218,7 @@ def with_all_numbers(value: Any, number: float) -> Any:
 @pytest.mark.parametrize("number", [1e308, -1e308, 1e300, 1e18, -1e18, 5e-324, 1e-300, 0, -1, 10**400])
 def test_no_size_of_number_is_more_than_a_report_can_draw(tmp_path: Path, number: float) -> None:
     """Every number of all three files at once."""
-    samples = [with_all_numbers(sample, number) for sample in SAMPLES]
-    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(each) + "\n" for each in samples), encoding="utf-8")
+    write_samples(tmp_path, [with_all_numbers(sample, number) for sample in SAMPLES])
     write_evaluation(tmp_path, with_all_numbers(EVALUATION, number))
     write_json(tmp_path, with_all_numbers(RESULT, number))
     with contextlib.suppress(InputError):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from report_fixture import data_of
 
 if TYPE_CHECKING:
     from pools import Place
@@ -106,7 +107,7 @@ def brute_tags(sample: dict[str, Any], best: str, members: list[str]) -> set[str
 
 
 def test_examples_are_tagged_by_what_the_recommended_strategy_changed(logs: SimpleNamespace) -> None:
-    data = json.loads(logs.page.partition('id="data">')[2].partition("</script>")[0])
+    data = data_of(logs.page)
     best = logs.result["strategies"][0]["best_single_model"]
     members = logs.result["advice"]["recommendation"]["members"]
     samples = {sample["id"]: sample for sample in logs.samples if sample["split"] == "held_out"}
@@ -127,7 +128,7 @@ def test_examples_are_tagged_by_what_the_recommended_strategy_changed(logs: Simp
 
 def test_answers_without_a_text_are_shown_as_answers(logs: SimpleNamespace) -> None:
     assert all(response["text"] is None for response in logs.samples[0]["responses"].values())
-    data = json.loads(logs.page.partition('id="data">')[2].partition("</script>")[0])
+    data = data_of(logs.page)
     shown = data["examples"][0]["responses"]
     assert all("text" not in each and each["extracted"] for each in shown) and 40 in {each["length"] for each in shown}
 

@@ -11,23 +11,22 @@ from typing import Any
 
 import pytest
 from report_browser import find, open_report, resize
-from report_fixture import TERSE, TRACED, make_result, make_samples, make_step, make_trace, write_json
+from report_fixture import (
+    TERSE,
+    TRACED,
+    data_of,
+    make_result,
+    make_samples,
+    make_step,
+    make_trace,
+    write_json,
+    write_samples,
+    written,
+)
 
 from reports import write_report
 
 pytestmark = pytest.mark.usefixtures("no_drawings")
-
-
-def write_samples(folder: Path, samples: list[dict[str, Any]]) -> Path:
-    lines = "".join(json.dumps(sample) + "\n" for sample in samples)
-    (folder / "samples.jsonl").write_text(lines, encoding="utf-8")
-    return folder
-
-
-def data_of(page: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found is not None
-    return dict(json.loads(found[1]))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def test_traced_questions_are_shown_before_others(tmp_path: Path) -> None:
     for sample in samples[5:]:
         sample["ensemble"]["trace"] = None
     samples[-1]["ensemble"]["trace"] = make_trace("The answer is 4.", random.Random(1))
-    page = write_report(write_json(write_samples(tmp_path, samples), make_result())).read_text(encoding="utf-8")
+    page = written(write_samples(tmp_path, samples), make_result())
     assert data_of(page)["examples"][-1]["id"] == samples[-1]["id"]
 
 
@@ -62,7 +61,7 @@ def test_traces_that_the_page_has_no_room_for_stay_in_the_file(tmp_path: Path) -
     for sample in samples[200:212]:
         steps = [make_step(f" <word {step}>", chance) for step in range(256)]
         sample["ensemble"]["trace"] = {"members": list(TERSE), "steps": steps, "left_out": 0}
-    page = write_report(write_json(write_samples(tmp_path, samples), make_result())).read_text(encoding="utf-8")
+    page = written(write_samples(tmp_path, samples), make_result())
     traced = [example for example in data_of(page)["examples"] if "trace" in example]
     assert 0 < len(traced) < 12
     assert len(page.encode()) <= 2_000_000
