@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from advisor.models.fit import combined, devices, resources_of
 from advisor.models.job import Job
 from advisor.models.loaded_models import LocalJobRunner, load_ensemble
 from advisor.models.local_model import LocalModel
 from advisor.models.pool_file import read_line
 from advisor.models.ray_cluster import cluster
 from advisor.models.ray_runner import RayJobRunner
-from advisor.models.resources import combined, devices, resources_of
 from advisor.models.response_cache import Response
 from advisor.models.run_config import InferenceConfig
 from advisor.progress import Progress

@@ -15,8 +15,7 @@ from tiny import save_member, tiny_model, unigram_tokenizer
 
 from advisor.jobs.figures import provenance_of_run
 from advisor.models.fingerprint import Fingerprint, identify, model_of
-from advisor.models.fit import check_candidates, need_of_model
-from advisor.models.resources import device_of
+from advisor.models.fit import check_candidates, device_of, need_of_model
 from advisor.models.run_config import InferenceConfig
 from advisor.options.finished_run import ServeOptions
 from advisor.run.plan import entries_as, loaded_as

@@ -381,7 +381,7 @@ def test_the_refusal_on_the_page_is_what_the_program_prints(
     seven = need_of(count, 2 * count, values, "bfloat16")  # type: ignore[arg-type]
     monkeypatch.setattr("advisor.models.fit.need_of_model", lambda *_: seven)
     monkeypatch.setattr("advisor.models.fit.free_on", lambda _: 12_000_000_000)
-    monkeypatch.setattr("advisor.models.resources.resolve_device", lambda _: "cuda")
+    monkeypatch.setattr("advisor.models.fit.resolve_device", lambda _: "cuda")
     monkeypatch.setattr("advisor.jobs.session.check_pool", lambda *_, **__: None)
     assert place.refused(*SELECT) == quoted
 

@@ -17,10 +17,17 @@ from tiny import byte_tokenizer
 from transformers import BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
 
 from advisor.models.fingerprint import identify, model_of
-from advisor.models.fit import check_candidates, check_set, check_together, need_of_model, place_models, too_large
+from advisor.models.fit import (
+    check_candidates,
+    check_quantization,
+    check_set,
+    check_together,
+    need_of_model,
+    place_models,
+    too_large,
+)
 from advisor.models.fit import place as placed_of
 from advisor.models.pool_file import read_pool
-from advisor.models.resources import check_quantization
 from ensemble.errors import InputError
 from ensemble.models.choices import QUANTIZATIONS
 from ensemble.models.load import quantization_of
@@ -297,7 +304,7 @@ def test_without_a_gpu_quantisation_is_refused_before_anything_is_loaded(place: 
 
 
 def test_a_missing_package_is_named(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.models.resources.find_spec", lambda _: None)
+    monkeypatch.setattr("advisor.models.fit.find_spec", lambda _: None)
     with pytest.raises(InputError, match="needs bitsandbytes; install it"):
         check_quantization("a", "4bit", "cuda:0")
 

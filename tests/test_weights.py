@@ -14,7 +14,7 @@ import torch
 from tiny import byte_tokenizer, nllb_tokenizer, save_member, tiny_model, tiny_translator, unigram_tokenizer
 
 from advisor.commands import check
-from advisor.models.weights import read_numbers
+from advisor.models.run_config import read_numbers
 from advisor.run.folder import Run
 from advisor.strategies.strategy import Decoded
 from ensemble import Ensemble, Generation

@@ -20,8 +20,7 @@ from advisor.jobs.session import open_session
 from advisor.judge.judge import open_profiler
 from advisor.logs.join import read_logs
 from advisor.models.job import conversation_end
-from advisor.models.run_config import InferenceConfig, RunConfig, load_split
-from advisor.models.weights import EQUAL
+from advisor.models.run_config import EQUAL, InferenceConfig, RunConfig, load_split
 from advisor.options.finished_run import CheckOptions
 from advisor.progress import Progress
 from advisor.records import ALPHA, CONFIDENCE, Limits, Profile, signed

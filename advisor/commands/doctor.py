@@ -23,10 +23,9 @@ from advisor.jobs.dry_run import (
     set_summary,
     tokens_written,
 )
-from advisor.models.fit import place_models
+from advisor.models.fit import ROUNDING, place_models
 from advisor.models.loaded_models import silence_libraries
 from advisor.models.pool_file import read_pool
-from advisor.models.resources import ROUNDING
 from advisor.models.run_config import InferenceConfig, check_consent, load_split
 from advisor.options.new_run import DoctorOptions
 from ensemble.common.background import in_background

@@ -23,8 +23,7 @@ from advisor.jobs.session import open_session, with_devices
 from advisor.judge.judge import open_profiler
 from advisor.judge.prompts import name_of_set
 from advisor.models.response_cache import ResponseCache, key_of
-from advisor.models.run_config import InferenceConfig, RunConfig, load_split
-from advisor.models.weights import ACCURACY
+from advisor.models.run_config import ACCURACY, InferenceConfig, RunConfig, load_split
 from advisor.options.finished_run import EvaluateOptions
 from advisor.options.shared import split_names
 from advisor.progress import Progress

@@ -59,8 +59,7 @@ from advisor.models.job import conversation_end
 from advisor.models.loaded_models import JobRunner, silence_libraries
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
-from advisor.models.run_config import RunConfig
-from advisor.models.weights import EQUAL
+from advisor.models.run_config import EQUAL, RunConfig
 from advisor.options.new_run import ProfileOptions, SelectOptions
 from advisor.options.shared import split_names
 from advisor.progress import Progress

@@ -14,11 +14,10 @@ import torch
 from advisor.jobs.played import reading_task
 from advisor.judge.judge import judging
 from advisor.judge.prompts import Shown, judge_task
-from advisor.models.fit import check_pool, free_on, need_of_model, too_large, weights_here
+from advisor.models.fit import check_pool, device_of, free_on, need_of_model, resources_of, too_large, weights_here
 from advisor.models.job import continued
 from advisor.models.loaded_models import WHILE_LOADING
 from advisor.models.profiler import splits_of, stored_responses, unanswered
-from advisor.models.resources import device_of, resources_of
 from advisor.models.run_config import BEST, InferenceConfig, RunConfig
 from advisor.progress import Progress
 from advisor.records import TRIES, join

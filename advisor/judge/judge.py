@@ -26,9 +26,8 @@ from advisor.models.fingerprint import Fingerprint
 from advisor.models.loaded_models import JobRunner, LocalJobRunner
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
-from advisor.models.run_config import InferenceConfig, RunConfig
+from advisor.models.run_config import EQUAL, InferenceConfig, RunConfig
 from advisor.models.server_identity import ServerIdentity
-from advisor.models.weights import EQUAL
 from advisor.progress import Progress
 from advisor.records import Answer, Profile
 from advisor.tasks.task import Task, sha256

@@ -1,24 +1,31 @@
-"""Checks of models before a run: they fit, each can be loaded on its device, and its weights can be read."""
+"""Checks of models before a run: they fit, each can be loaded on its device, and its weights can be read.
+
+Also what a model needs of a cluster's node, under Ray's names. Quantisation rounds weights to 4 or 8 bits while a model
+is loaded, by bitsandbytes on a CUDA GPU. A quantised model is another model: its responses differ, so its name in the
+cache and in a saved ensemble says it.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from advisor.models.resources import check_quantization, device_of
 from advisor.models.server_identity import identify_server
 from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models.choices import ChatTemplate
 from ensemble.models.hub import cached_file
 from ensemble.models.model_files import check, check_tokenizer, files_of, stored_weights, weights_on_hub
-from ensemble.models.spec import Checkpoint, ModelSpec, resolve_device
+from ensemble.models.spec import Checkpoint, ModelSpec, Resources, resolve_device
 
 if TYPE_CHECKING:
     from ensemble.models.memory import MemoryNeed
 
 
+ROUNDING = ("bitsandbytes", "accelerate")
+"""The packages that quantisation needs besides a GPU."""
 Placed = tuple[str, "MemoryNeed | None"]
 """A model's device, and what it needs there; None if that is not known."""
 
@@ -262,3 +269,57 @@ def _check_checkpoint(checkpoint: Checkpoint) -> None:
     for path in files_of(checkpoint):
         if not os.access(path, os.R_OK):
             raise InputError(f"{path}: cannot be read; check that the download is complete, and the file permissions")
+
+
+def resources_of(requested: Resources, device: str, place: str) -> Resources:
+    """The resources of a model, with a number for every value that its line leaves open."""
+    if device == "auto":
+        # GPUs that torch sees here are not the cluster's, and one is reserved only where it is requested.
+        device = "cuda" if requested.num_gpus else "cpu"
+    if device not in ("cpu", "cuda"):
+        raise InputError(f"{place}: device {device}: --engine ray assigns the GPUs itself; use cuda or cpu")
+    cuda = device == "cuda"
+    gpus = float(cuda) if requested.num_gpus is None else requested.num_gpus
+    if cuda != (gpus > 0):
+        way_out = "give it more" if cuda else "add device=cuda, or leave out num_gpus"
+        raise InputError(f"{place}: num_gpus={gpus:g} for a model on {device}; {way_out}")
+    return Resources(requested.num_cpus or 1, gpus)
+
+
+def device_of(model: ModelSpec, device: str, engine: str) -> str:
+    """The device that a model of the pool runs on; `device`, which may be ``auto``, is for models that name none."""
+    wanted = model.device or device
+    if wanted == "auto" and engine == "ray":
+        return "cuda" if resources_of(model.resources, wanted, model.place).num_gpus else "cpu"
+    return resolve_device(wanted)
+
+
+def combined(resources: Sequence[Resources]) -> Resources:
+    """The resources of models that decode together on one node."""
+    # The models compute in turns, so they share their cores; but each keeps its weights on its own GPUs.
+    return Resources(max(model.num_cpus or 1 for model in resources), sum(model.num_gpus or 0 for model in resources))
+
+
+def devices(resources: Sequence[Resources]) -> list[str]:
+    """The device of each model within its worker, where Ray numbers the GPUs of the worker from 0."""
+    names, used = [], 0.0
+    for model in resources:
+        names.append(f"cuda:{int(used)}" if model.num_gpus else "cpu")
+        # Parts of one GPU share its number: int() of 0.0 and of 0.5 is 0.
+        used += model.num_gpus or 0
+    return names
+
+
+def check_quantization(name: str, quantization: str | None, device: str) -> None:
+    """Check that this machine can quantise a model; `device` is not ``auto``, and None quantises nothing."""
+    if quantization is None:
+        return
+    # Here and not while it is loaded, where the library's error would come after the download.
+    said = f"{name}: quantization={quantization}"
+    if device.partition(":")[0] != "cuda":
+        raise InputError(
+            f"{said} needs a CUDA GPU, and it runs on {device}; leave it out, or serve the model (openai:http://...)"
+        )
+    for package in ROUNDING:
+        if find_spec(package) is None:
+            raise InputError(f"{said} needs {package}; install it (pip install {package}), or leave it out")

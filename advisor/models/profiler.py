@@ -10,15 +10,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from advisor.models.ask import Model
 from advisor.models.fingerprint import identify, model_of
+from advisor.models.fit import device_of
 from advisor.models.job import Job, next_turns, profile_in_turns, stored_texts
 from advisor.models.loaded_models import ALONE, JobRunner, LocalJobRunner
 from advisor.models.local_model import LocalModel
-from advisor.models.resources import device_of
 from advisor.models.response_cache import ResponseCache
-from advisor.models.run_config import InferenceConfig, RunConfig
+from advisor.models.run_config import (
+    ACCURACY,
+    EQUAL,
+    PERPLEXITY,
+    InferenceConfig,
+    RunConfig,
+    read_numbers,
+    weights_from_dev,
+)
 from advisor.models.server_identity import ServerIdentity
 from advisor.models.server_model import ServerModel
-from advisor.models.weights import ACCURACY, EQUAL, PERPLEXITY, read_numbers, weights_from_dev
 from advisor.progress import Progress
 from advisor.records import Profile
 from advisor.tasks.task import Task

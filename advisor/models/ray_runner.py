@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from advisor.models.ask import Replies, without_waiting
 from advisor.models.completions import ModelInput
+from advisor.models.fit import combined, device_of, devices, resources_of
 from advisor.models.job import Job
 from advisor.models.loaded_models import LocalJobRunner, load_ensemble, run_at_once, silence_libraries
 from advisor.models.local_model import LocalModel, free_memory, peak_memory, reset_peak_memory
-from advisor.models.resources import combined, device_of, devices, resources_of
 from advisor.models.response_cache import Response
 from ensemble.common.garbage import collect_seldom, keep_present
 from ensemble.errors import InputError, MemberError, UniteError, first_line

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from advisor.models.pool_file import entries_named, read_line, read_pool
-from advisor.models.weights import check_weights
 from advisor.options.new_run import ProfileOptions, SelectOptions
 from advisor.options.option import Options
 from advisor.options.shared import (
@@ -34,6 +34,13 @@ from ensemble.models.spec import THINK, ModelSpec
 
 if TYPE_CHECKING:
     from ensemble.decode.settings import Settings
+
+# The weights of a set's members: equal, their accuracies on dev (GaC: Yu et al., EMNLP 2024, section 4.3), or from each
+# prompt (PackLLM; see `ensemble.score.scorer`).
+EQUAL = "equal"
+ACCURACY = "accuracy"
+PERPLEXITY: Literal["perplexity"] = "perplexity"
+_WEIGHTS = f"{EQUAL}, {ACCURACY}, {PERPLEXITY}, or numbers such as 2,1,1"
 
 BEST = "best"
 """The writer of a fusion who is the most accurate model on dev."""
@@ -266,3 +273,30 @@ def check_decodes(method: str) -> None:
     plugins().check(method)
     if method not in names:
         raise InputError(f"--method {method}: not one of {', '.join(names)}")
+
+
+def check_weights(weights: str, candidates: int) -> None:
+    """Check the value of ``--weights`` for a pool or a set of so many candidates."""
+    if weights in (EQUAL, ACCURACY, PERPLEXITY):
+        return
+    numbers = read_numbers(weights)
+    if len(numbers) != candidates:
+        raise InputError(f"--weights {weights}: {len(numbers)} numbers for {candidates} models; give one for each")
+
+
+def read_numbers(weights: str) -> tuple[float, ...]:
+    """Numbers with commas between them: none is negative, and one at least is above 0."""
+    try:
+        numbers = tuple(float(part) for part in weights.split(","))
+    except ValueError:
+        raise InputError(f"--weights {weights[:60]}: give {_WEIGHTS}") from None
+    if any(not math.isfinite(number) or number < 0 for number in numbers) or not sum(numbers) > 0:
+        raise InputError(f"--weights {weights}: each number must be 0 or more, and one of them above 0")
+    return numbers
+
+
+def weights_from_dev(accuracies: Sequence[float]) -> tuple[float, ...]:
+    """Weights, 0 to 1, from the members' accuracies in points; an InputError says that all are 0."""
+    if not any(accuracies):
+        raise InputError(f"--weights {ACCURACY}: the weights of all members are 0; leave out --weights")
+    return tuple(accuracy / 100 for accuracy in accuracies)

@@ -8,8 +8,8 @@ import time
 from importlib import metadata, util
 from typing import TYPE_CHECKING
 
+from advisor.models.run_config import PERPLEXITY
 from advisor.models.server_identity import ServerHealth
-from advisor.models.weights import PERPLEXITY
 from advisor.progress import Progress
 from advisor.run.plan import StrategyPlan, answer_reader, load_chosen
 from advisor.strategies.schema import file_json
