@@ -80,14 +80,14 @@ def test_a_member_says_why_its_contexts_are_recomputed(arch: str) -> None:
     ],
 )
 def test_a_text_may_be_longer_than_a_sliding_window(arch: str, config: dict[str, Any], tables: Path) -> None:
-    member = member_of(tiny_model(byte_tokenizer(), 3, arch, **config), byte_tokenizer(), name=arch)
+    member = member_of(tiny_model(byte_tokenizer(), 3, arch, layers=2, **config), byte_tokenizer(), name=arch)
     assert_greedy(member, PROMPTS[:3], 16, tables)
 
 
 def test_a_text_may_be_longer_than_a_chunk_of_attention(tables: Path) -> None:
     chunks = {"attention_chunk_size": 24, "layer_types": ["chunked_attention", "full_attention"]}
     experts = {"num_local_experts": 2, "num_experts_per_tok": 1, "intermediate_size_mlp": 64, "head_dim": 16}
-    model = tiny_model(byte_tokenizer(), 3, "llama4_text", **chunks, **experts)
+    model = tiny_model(byte_tokenizer(), 3, "llama4_text", layers=2, **chunks, **experts)
     member = member_of(model, byte_tokenizer(), name="llama4")
     assert member.recompute_reason == "it attends in chunks"
     assert_greedy(member, PROMPTS[:3], 16, tables)

@@ -165,7 +165,7 @@ def test_a_file_whose_header_is_cut_is_refused(tiny: Path, tmp_path: Path, lengt
 
 def test_a_file_that_lacks_a_tensor_is_refused(tmp_path: Path) -> None:
     tokenizer = byte_tokenizer((" the",))
-    write_gguf(tmp_path / "less.gguf", tiny_model(tokenizer), tokenizer, without="blk.1.ffn_up.weight")
+    write_gguf(tmp_path / "less.gguf", tiny_model(tokenizer, layers=2), tokenizer, without="blk.1.ffn_up.weight")
     with pytest.raises(MemberError, match=r"less: its weights lack model.layers.1.mlp.up_proj.weight"):
         load(tmp_path / "less.gguf")
 

@@ -303,13 +303,13 @@ def test_a_prompt_that_is_too_large_on_its_own_is_one_error(
 def test_so_many_prompts_go_at_a_time_as_there_is_room_for(
     place: Place, store: ResponseCache, alone: Ensemble, monkeypatch: pytest.MonkeyPatch, length: int, sizes: list[int]
 ) -> None:
-    # For each token two layers keep a key and a value of four numbers in float64 (one head of two).
-    assert alone.members[0].token_size == 2 * 2 * 4 * 8
+    # For each token its layer keeps a key and a value of four numbers in float64 (one head of two).
+    assert alone.members[0].token_size == 2 * 4 * 8
     place.task([{"question": f"{'so ' * length}what?{n % 10}", "answer": "e"} for n in range(24)], max_new_tokens=1)
     task = load_task("task.yaml")
     longest = max(len(alone.encode(example.prompt)[0]) for example in task.examples) + 1
     rows = 64 if length == 1 else 3
-    monkeypatch.setattr("ensemble.models.member.free_memory", lambda _: 2 * 128 * longest * rows)
+    monkeypatch.setattr("ensemble.models.member.free_memory", lambda _: 2 * 64 * longest * rows)
     assert alone.most_rows(longest) == rows
     seen = spoil(monkeypatch, alone, lambda _: None)
     profile(task, store, lambda: alone)

@@ -52,12 +52,12 @@ SLIDING: dict[str, dict[str, Any]] = {
 
 @cache
 def model_of(arch: str) -> PreTrainedModel:
-    return tiny_model(byte_tokenizer(), arch=arch)
+    return tiny_model(byte_tokenizer(), arch=arch, layers=2)
 
 
 @cache
 def sliding(arch: str) -> PreTrainedModel:
-    return tiny_model(byte_tokenizer(), arch=arch, **SLIDING[arch])
+    return tiny_model(byte_tokenizer(), arch=arch, layers=2, **SLIDING[arch])
 
 
 class Both:
@@ -388,7 +388,7 @@ def test_recomputed_rows_of_other_lengths_are_read_in_pieces(arch: str, monkeypa
 
 
 def test_a_cache_is_used_in_single_precision_too() -> None:
-    model = tiny_model(byte_tokenizer(), arch="bloom", dtype=torch.float32)
+    model = tiny_model(byte_tokenizer(), arch="bloom", layers=2, dtype=torch.float32)
     assert member_of(model, byte_tokenizer(), name="bloom").recompute_reason is None
 
 

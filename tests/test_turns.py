@@ -57,7 +57,7 @@ def talkers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed, name in enumerate(("chat", "plain")):
         tokenizer = byte_tokenizer(("Say", " again"))
         tokenizer.chat_template = TEMPLATE if name == "chat" else None
-        save_member(folder / name, tiny_model(tokenizer, seed=seed, hidden=8, positions=512, eos_rate=0), tokenizer)
+        save_member(folder / name, tiny_model(tokenizer, seed=seed + 2, hidden=8, positions=512, eos_rate=0), tokenizer)
     return folder
 
 

@@ -283,7 +283,7 @@ def tiny_model(
     dtype: torch.dtype = torch.float64,
     *,
     hidden: int = 16,
-    layers: int = 2,
+    layers: int = 1,
     sharpness: float = 2.0,
     eos_rate: float = 0.05,
     positions: int = 2048,

@@ -54,7 +54,7 @@ def all_keys(work: Path) -> dict[str, Any]:
     hub = work / "hub"
     into_hub_cache(hub, "org/terse", DEMO / "terse-llama")
     (hub / "hub" / "models--org--terse" / "refs" / "v1").write_text(COMMIT, encoding="utf-8")
-    model = tiny_model(byte_tokenizer(), hidden=8)
+    model = tiny_model(byte_tokenizer(), hidden=8, layers=2)
     file = write_gguf(work / "tiny.gguf", model, byte_tokenizer())
     (work / "empty").mkdir()
     into_hub_cache(hub, "org/gguf", work / "empty")
