@@ -12,8 +12,7 @@ import pytest
 import torch
 from servers import as_json, raw_server
 
-from benchmarks import _pages, decode, gpu, profiling, serving, start, steps
-from benchmarks._measure import Figure, Timer, ratio
+from benchmarks import decode, gpu, profiling, serving, start, steps
 from benchmarks._proxies import delayed, recorded
 from benchmarks.studies import advice, methods
 from ensemble.methods import list_methods
@@ -77,18 +76,6 @@ def test_steps_measures_every_token_level_method_that_fits(
     assert unmeasured == {"average_over_unite", "deepen_adapt_over_unite"}
 
 
-def test_parts_take_turns_and_the_first_turn_does_not_count():
-    turns: list[str] = []
-    times = Timer(2)({name: lambda name=name: turns.append(name) or 1 for name in "ab"})
-    assert turns == ["a", "b"] * 3
-    assert [len(rounds) for rounds in times.values()] == [2, 2]
-
-
-def test_a_ratio_is_taken_within_each_round():
-    figure = ratio("some", [2.0, 40.0, 6.0], [1.0, 10.0, 1.0], [1.0, 10.0, 1.0])
-    assert (figure.value, figure.low, figure.high) == (2.0, 1.0, 3.0)
-
-
 def test_serving_loses_no_request_and_refuses_one_over_the_limit(capsys: pytest.CaptureFixture[str]):
     pytest.importorskip("fastapi", reason="the extra serve is not installed")
     assert serving.main(["--quick", "--json", "--threads", "1"]) == 0
@@ -97,18 +84,6 @@ def test_serving_loses_no_request_and_refuses_one_over_the_limit(capsys: pytest.
     if printed["serving_speedup"] is not None:
         assert (printed["lost"], printed["same_texts"]) == (0, 1)
         assert printed["refused_over_limit"] >= 1
-
-
-@pytest.mark.parametrize(
-    ("value", "limit", "held"),
-    [(3.0, "at most 3.0", True), (3.1, "at most 3.0", False), (0.9, "at least 0.9", True), (1, "0", False)],
-)
-def test_a_figure_is_held_within_its_limit(value: float, limit: str, held: bool):
-    assert Figure("some", value, limit=limit).held is held
-
-
-def test_a_figure_that_was_not_measured_is_not_held():
-    assert not Figure("some", None, limit="0").held
 
 
 def test_a_delayed_server_sends_the_same_bytes():
@@ -130,28 +105,6 @@ def test_the_recorder_keeps_each_request_once_with_its_answer():
                 urlopen(f"http://127.0.0.1:{port}/v1/completions", json.dumps({"n": n}).encode())
     same = {"method": "POST", "path": "/v1/completions", "status": 400}
     assert exchanges == [{**same, "request": {"n": n}, "answer": {"echo": n}} for n in (1, 2)]
-
-
-def test_rows_of_the_page_are_filled_from_figures():
-    figures = {
-        "some_ms": Figure("some_ms", 0.0482, limit="at most 0.05"),
-        "others": Figure("others", 1.4, limit="at most 1.3"),
-        "all": Figure("all", 700, limit="at least 700"),
-        "none": Figure("none", None, limit="0"),
-        "between": Figure("between", 0.97, limit="0.94 to 0.96"),
-    }
-    rows = ("| a | `some_ms` | - |  |", "| b | `others` | 1 | at most 1: missed (why) |", "| c | `all` | - | |")
-    more = ("| d | `none` | 3 | 0 |", "| e | `between` | 1 | |", "words")
-    assert [_pages.row_of(row, figures) for row in (*rows, *more)] == [
-        "| a | `some_ms` | 0.048 | at most 0.05 |",
-        "| b | `others` | 1.40 | at most 1.3: missed (why) |",
-        "| c | `all` | 700 | at least 700 |",
-        "| d | `none` | not measured | 0: missed |",
-        "| e | `between` | 0.97 | 0.94 to 0.96: missed |",
-        "words",
-    ]
-    with pytest.raises(KeyError):
-        _pages.row_of("| f | `absent` | 1 | |", figures)
 
 
 def test_advice_draws_false_gains_and_intervals(capsys):

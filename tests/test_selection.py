@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -43,33 +41,18 @@ def choose(*standings: tuple[str, float, float | None], rules: Limits | None = N
 # --- Against the paper ---
 
 
-@pytest.mark.parametrize(
-    ("task", "selected"),
-    [
-        ("gsm8k", ["OpenChat"]),  # Mistral is 16.98 points behind, DeepSeek 13.79; UNITE of all three did lose there
-        ("piqa", ["OpenChat", "Mistral"]),
-        ("mmlu", ["OpenChat", "Mistral"]),
-        ("arc_challenge", ["OpenChat", "Mistral"]),
-        ("triviaqa", ["Mistral", "OpenChat"]),
-        ("nq_open", ["OpenChat", "Mistral"]),
-    ],
-)
-def test_table_3_is_decided_as_section_4_1_says(task: str, selected: list[str]) -> None:
+def test_table_3_is_decided_as_section_4_1_says_and_a_set_is_chosen_where_unite_gained() -> None:
     if not PUBLISHED.exists():
         pytest.skip("the published numbers are not beside the project (../shared/published)")
     table = json.loads(PUBLISHED.read_text(encoding="utf-8"))
-    pool = [Standing(name, points, None) for name, points in zip(table["models"], table["accuracy"][task], strict=True)]
-    assert list(select(pool, Limits()).selected) == selected
-
-
-def test_the_rules_choose_a_set_on_just_those_tasks_on_which_unite_gained() -> None:
-    if not PUBLISHED.exists():
-        pytest.skip("the published numbers are not beside the project (../shared/published)")
-    table = json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    chosen = {}
     for task, accuracies in table["accuracy"].items():
         pool = [Standing(name, points, None) for name, points in zip(table["models"], accuracies, strict=True)]
-        gained = table["unite"][task] > max(accuracies)
-        assert (len(select(pool, Limits()).selected) > 1) == gained, task
+        chosen[task] = select(pool, Limits()).selected
+        assert (len(chosen[task]) > 1) == (table["unite"][task] > max(accuracies)), task
+    # On gsm8k Mistral is 16.98 points behind, DeepSeek 13.79; UNITE of all three did lose there.
+    special = {"gsm8k": ("OpenChat",), "triviaqa": ("Mistral", "OpenChat")}
+    assert chosen == {task: special.get(task, ("OpenChat", "Mistral")) for task in chosen}
 
 
 # --- Against a plain restatement ---
@@ -124,16 +107,6 @@ def test_a_rejection_names_the_rules_that_rejected_and_no_other(pool: list[Stand
 
 
 # --- The limits ---
-
-
-@pytest.mark.parametrize(("behind", "status"), [(10.0, "selected"), (10.0 + 5e-10, "selected"), (10.0001, "rejected")])
-def test_the_gap_limit_is_inclusive(behind: float, status: str) -> None:
-    assert statuses(choose(("a", 80.0, 10.0), ("b", 80.0 - behind, 10.0)))["b"] == status
-
-
-@pytest.mark.parametrize(("length", "status"), [(200.0, "selected"), (50.0, "selected"), (201.0, "rejected")])
-def test_the_length_limit_is_inclusive_and_holds_both_ways(length: float, status: str) -> None:
-    assert statuses(choose(("a", 80.0, 100.0), ("b", 79.0, length)))["b"] == status
 
 
 @given(st.integers(1, 3000), st.data())
@@ -212,10 +185,3 @@ def test_ties_go_to_the_shorter_then_to_the_name(
 def test_no_candidate_is_an_error() -> None:
     with pytest.raises(UniteError, match="no candidate was profiled"):
         select([], Limits())
-
-
-def test_the_rules_need_nothing_but_the_standard_library() -> None:
-    heavy = "{'numpy', 'scipy', 'sklearn', 'sacrebleu', 'torch'}"
-    code = f"import sys, advisor.advice.rules; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
