@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 
-from advisor.commands import select as pipeline
 from advisor.jobs import held_out
 from advisor.jobs.held_out import MOST_STEPS, describe, questions_to_trace
 from advisor.models.loaded_models import LoadedModels
 from advisor.models.local_model import peak_memory, reset_peak_memory
-from advisor.models.pool_file import read_pool
-from advisor.models.response_cache import ResponseCache
-from advisor.models.run_config import InferenceConfig, RunConfig
-from advisor.records import Answer, Limits, Profile
-from advisor.tasks import load_task
+from advisor.records import Answer, Profile
 from ensemble import Ensemble
-from ensemble.common.schema import written
 from ensemble.models.spec import EnsembleSpec
 from ensemble.step.trace import Candidate, Step
 
@@ -119,50 +110,19 @@ def test_a_long_response_has_its_first_steps_and_says_how_many_are_left_out() ->
 # --- In a run ---
 
 
-class Listener:
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    @contextmanager
-    def stage(self, *_: object) -> Iterator[Callable[[int], None]]:
-        yield lambda _: None
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-
-@pytest.fixture
-def plan(place: Place, models: Path) -> RunConfig:
+def traced(place: Place, models: Path) -> tuple[list[dict[str, Any]], str]:
+    """The responses of the set of a run that have a trace, and what the run says."""
     place.job(models)
-    return RunConfig(
-        candidates=read_pool("models.txt"),
-        dev=load_task("task.yaml"),
-        held_out=load_task("task.yaml", "held_out"),
-        rules=Limits(100, 1e9, 3),
-        inference=InferenceConfig(),
-        seed=0,
-        cache_dir=place.cache,
-        command="advisor select",
-    )
+    ran = place.select()
+    joint = [sample["ensemble"] for sample in place.samples("held_out")]
+    assert all(joint)
+    return [each for each in joint if each["trace"]], ran.err
 
 
-def run(plan: RunConfig) -> tuple[list[dict[str, Any]], list[str]]:
-    """The responses of the set that have a trace, and the messages."""
-    progress = Listener()
-    with ResponseCache(plan.cache_dir) as store:
-        lines = [written(sample) for sample in pipeline.run(plan, store, progress)[1]]
-    json.dumps(lines, allow_nan=False)
-    joint = [line["ensemble"] for line in lines if line["ensemble"]]
-    assert joint
-    return [each for each in joint if each["trace"]], progress.said
-
-
-def test_the_tokens_of_a_trace_are_the_response(plan: RunConfig) -> None:
-    traced, _ = run(plan)
-    assert traced
-    for joint in traced:
+def test_the_tokens_of_a_trace_are_the_response(place: Place, models: Path) -> None:
+    found, _ = traced(place, models)
+    assert found
+    for joint in found:
         texts = [each["text"] for each in joint["trace"]["steps"] if each["text"] is not None]
         if not any("⟨" in text for text in texts):
             assert "".join(texts).startswith(joint["text"])
@@ -172,7 +132,9 @@ def test_the_tokens_of_a_trace_are_the_response(plan: RunConfig) -> None:
         )
 
 
-def test_a_response_that_comes_out_otherwise_has_no_trace(plan: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_response_that_comes_out_otherwise_has_no_trace(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make = LoadedModels.ensemble
 
     def spoiled(models: LoadedModels, spec: EnsembleSpec) -> Ensemble:
@@ -188,18 +150,20 @@ def test_a_response_that_comes_out_otherwise_has_no_trace(plan: RunConfig, monke
         return ensemble
 
     monkeypatch.setattr(LoadedModels, "ensemble", spoiled)
-    traced, said = run(plan)
-    assert traced == []
-    assert any("the response differs when decoded again; it has no trace" in line for line in said)
+    found, said = traced(place, models)
+    assert found == []
+    assert "the response differs when decoded again; it has no trace" in said
 
 
-def test_what_fails_while_tracing_costs_the_traces_alone(plan: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_while_tracing_costs_the_traces_alone(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def describe(*_: Any) -> None:
         raise RuntimeError("kaput")
 
     monkeypatch.setattr(held_out, "describe", describe)
-    traced, said = run(plan)
-    assert traced == []
+    found, said = traced(place, models)
+    assert found == []
     assert "the steps of some responses could not be traced: kaput" in said
 
 
