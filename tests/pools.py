@@ -25,6 +25,8 @@ from sharing import demo_cache
 from tiny import byte_tokenizer, save_member, tiny_model, unigram_tokenizer
 
 from advisor import cli
+from advisor.models.run_config import RunConfig
+from advisor.options.new_run import SelectOptions
 
 SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml")
 LENIENT = ("--max-gap", "100", "--max-length-ratio", "1e9")
@@ -116,9 +118,22 @@ class Place:
         assert ran.status == 0, ran.err
         return ran
 
+    def plan(self, *, verify: bool = True) -> RunConfig:
+        """The whole job on the pool and the task, loaded."""
+        options = SelectOptions(
+            pool="models.txt",
+            task="task.yaml",
+            max_gap=100.0,
+            max_length_ratio=1e9,
+            no_verify=not verify,
+            cache_dir=self.cache,
+        )
+        return RunConfig.from_options(options, "advisor select")
+
     def json(self, name: str = "run/result.json") -> Any:
-        """The content of a JSON file."""
-        return json.loads((self.folder / name).read_text(encoding="utf-8"))
+        """The content of a JSON file, in which NaN is an error."""
+        text = (self.folder / name).read_text(encoding="utf-8")
+        return json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
 
     def samples(self, split: str | None = None) -> list[dict[str, Any]]:
         """The questions of the folder `run`."""

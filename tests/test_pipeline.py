@@ -8,34 +8,24 @@ import os
 import shutil
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from advisor.advice.rules import find_copies, read_standings, select, with_chosen_set
-from advisor.commands import select as pipeline
 from advisor.commands.select import run_on_numbers
 from advisor.models.fingerprint import Fingerprint
 from advisor.models.loaded_models import LoadedModels
-from advisor.models.pool_file import read_pool
-from advisor.models.response_cache import ResponseCache
-from advisor.models.run_config import InferenceConfig, RunConfig
-from advisor.progress import Progress
 from advisor.records import Answer, Limits, Profile, Standing
 from advisor.run.figures import Sample
-from advisor.run.folder import check_out, folder_name, keep_first_date, replace, write_run
+from advisor.run.folder import Run, check_out, folder_name, replace, write_run
 from advisor.run.result import PredictedFigures, Result, TaskInfo
-from advisor.strategies.strategy import Single
-from advisor.tasks import load_task
 from ensemble import Ensemble
 from ensemble.common.schema import written
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
-from reports import write_report
 from reports.tables import leaderboard
 
 if TYPE_CHECKING:
@@ -44,38 +34,15 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["pools"]
 
-LENIENT = Limits(max_gap=100, max_length_ratio=1e9, max_models=3)
 PUBLISHED = Path(__file__).parents[2] / "shared" / "published" / "unite_table3.json"
 
 
-def plan_of(place: Place, models: Path, *names: str, verify: bool = True, rules: Limits = LENIENT) -> RunConfig:
-    place.task()
-    place.pool(*(str(models / name) for name in names))
-    return plan_of_pool(place, verify=verify, rules=rules)
-
-
-def plan_of_pool(place: Place, *, verify: bool = True, rules: Limits = LENIENT) -> RunConfig:
-    """A plan for the task and the pool that are in the folder."""
-    return RunConfig(
-        candidates=read_pool("models.txt"),
-        dev=load_task("task.yaml"),
-        held_out=load_task("task.yaml", "held_out") if verify else None,
-        rules=rules,
-        inference=InferenceConfig(),
-        seed=0,
-        cache_dir=place.cache,
-        command="advisor select",
-    )
-
-
-def run(plan: RunConfig) -> Result:
-    return run_with_samples(plan)[0]
-
-
-def run_with_samples(plan: RunConfig) -> tuple[Result, list[Sample]]:
-    with ResponseCache(plan.cache_dir) as store:
-        result, samples = pipeline.run(plan, store, Progress(quiet=True))
-        return result, list(samples)
+def run(place: Place, models: Path, names: str, *options: str) -> dict[str, Any]:
+    """The result of the whole job on some models."""
+    place.pool(*(str(models / name) for name in names.split()))
+    place.select("--quiet", *options)
+    found: dict[str, Any] = place.json()
+    return found
 
 
 def spoil_ensembles(monkeypatch: pytest.MonkeyPatch, change: Callable[[Sequence[str], Ensemble], None]) -> list[str]:
@@ -101,30 +68,17 @@ def break_forward(ensemble: Ensemble, message: str = "kaput") -> None:
     ensemble.members[-1].model.forward = forward
 
 
-def statuses(result: Result) -> dict[str, str]:
-    return {each.model: each.status for each in result.candidates}
-
-
-def without_nan(text: str) -> Any:
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no JSON")
-
-    return json.loads(text, parse_constant=refuse)
-
-
-@pytest.mark.parametrize("names", [("alpha",), ("alpha", "beta")])
+@pytest.mark.parametrize("names", ["alpha", "alpha beta"])
 def test_a_model_that_no_other_fits_is_recommended_and_asked_the_held_out_questions(
-    place: Place, models: Path, names: tuple[str, ...]
+    place: Place, models: Path, names: str
 ) -> None:
-    plan = plan_of(place, models, *names, rules=Limits(max_gap=0, max_length_ratio=1, max_voters=1, min_gain=100))
-    result = run(plan)
-    recommended = result.advice.recommendation
-    assert recommended is not None and result.held_out > 0
-    best = result.selected
-    assert len(best) == 1
-    assert recommended.key == Single(best)
-    assert recommended.text.startswith(f"Use {best[0]} alone")
-    assert [each.strategy for each in result.strategies] == ["single"]
+    place.task()
+    limits = ("--max-gap", "0", "--max-length-ratio", "1", "--max-voters", "1", "--min-gain", "100")
+    result = run(place, models, names, *limits)
+    recommended, (best,) = result["advice"]["recommendation"], result["selected"]
+    assert (recommended["strategy"], recommended["members"]) == ("single", [best])
+    assert recommended["text"].startswith(f"Use {best} alone")
+    assert [(each["strategy"], each["n"]) for each in result["strategies"]] == [("single", 6)]
 
 
 # --- Candidates that fail ---
@@ -134,8 +88,8 @@ def test_a_candidate_that_fails_is_listed_with_its_reason_and_the_others_go_on(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoil_ensembles(monkeypatch, lambda names, ensemble: break_forward(ensemble) if names == ["gamma"] else None)
-    plan = plan_of(place, models, "incomplete", "alpha", "numberless", "gamma", "beta", verify=False)
-    result = written(run(plan))
+    place.task()
+    result = run(place, models, "incomplete alpha numberless gamma beta", "--no-verify")
     failed = {each["model"]: each["reason"] for each in result["candidates"] if each["status"] == "failed"}
     assert failed.keys() == {"incomplete", "numberless", "gamma"}
     assert failed["incomplete"].startswith("its weights lack ")
@@ -161,7 +115,8 @@ def test_where_memory_is_short_a_model_is_freed_before_the_next_is_loaded_also_w
             break_forward(ensemble)
 
     spoil_ensembles(monkeypatch, watch)
-    run(plan_of(place, models, "alpha", "beta", "gamma", verify=False))
+    place.task()
+    run(place, models, "alpha beta gamma", "--no-verify")
     assert alive == [0, 0, 0, 0]  # beta is asked once more
 
 
@@ -176,12 +131,11 @@ def test_a_member_that_fails_on_held_out_questions_leaves_the_pool(
             break_forward(ensemble)
 
     spoil_ensembles(monkeypatch, fail_the_second_time)
-    result = run(plan_of(place, models, "alpha", "beta", "gamma"))
-    [reason] = [each.reason or "" for each in result.candidates if (each.model, each.status) == ("alpha", "failed")]
+    place.task()
+    result = run(place, models, "alpha beta gamma")
+    [reason] = [each["reason"] for each in result["candidates"] if each["status"] == "failed"]
     assert "RuntimeError: kaput" in reason
-    assert set(result.selected) == {"beta", "gamma"}
-    assert result.ensemble is not None
-    assert {member.model for member in result.ensemble.members} == {"beta", "gamma"}
+    assert {*result["selected"]} == {member["model"] for member in result["ensemble"]["members"]} == {"beta", "gamma"}
 
 
 def test_a_set_that_cannot_be_run_together_is_said_in_the_advice(
@@ -192,18 +146,19 @@ def test_a_set_that_cannot_be_run_together_is_said_in_the_advice(
             raise MemberError("not enough memory beside the others", of="alpha")
 
     spoil_ensembles(monkeypatch, fail_together)
-    result = written(run(plan_of(place, models, "alpha", "beta")))
+    place.task()
+    result = run(place, models, "alpha beta")
     assert result["ensemble"] is None
     assert result["advice"]["verdict"] == "unclear"
     assert "alpha: not enough memory beside the others" in result["advice"]["text"]
 
 
 def test_a_candidate_may_have_the_name_of_the_method(place: Place, models: Path) -> None:
-    plan = plan_of(place, models, "alpha", "beta")
+    place.task()
     place.pool(f"{models / 'alpha'} name=unite", str(models / "beta"))
-    ensemble = run(dataclasses.replace(plan, candidates=read_pool("models.txt"))).ensemble
-    assert ensemble is not None
-    assert ensemble.seconds_total not in [member.seconds_total for member in ensemble.members]
+    place.select("--quiet")
+    ensemble = place.json()["ensemble"]
+    assert ensemble["seconds_total"] not in [member["seconds_total"] for member in ensemble["members"]]
 
 
 # --- Runs that go on ---
@@ -212,37 +167,24 @@ def test_a_candidate_may_have_the_name_of_the_method(place: Place, models: Path)
 def test_a_second_run_loads_no_model_and_writes_the_same_bytes(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = plan_of(place, models, "alpha", "beta", "gamma")
+    place.task()
     made = spoil_ensembles(monkeypatch, lambda *_: None)
     files = []
     for _ in range(2):
-        result, samples = run_with_samples(plan)
-        write_run(Path("run"), keep_first_date(Path("run"), result), samples)
-        files.append([Path("run", name).read_bytes() for name in ("result.json", "samples.jsonl")])
+        run(place, models, "alpha beta gamma")
+        files.append([Path("run", name).read_bytes() for name in ("result.json", "samples.jsonl", "report.html")])
     # Three on dev, three and their ensemble on held-out questions, and one that traces; all only once.
     assert len(made) == 8
     assert files[0] == files[1]
-
-
-def test_a_larger_set_of_questions_asks_only_the_new_ones(place: Place, models: Path) -> None:
-    plan = plan_of(place, models, "alpha", verify=False)
-    run(dataclasses.replace(plan, dev=load_task("task.yaml", limit=2)))
-    counted: list[int] = []
-    progress = SimpleNamespace(stage=lambda *_: nullcontext(counted.append), say=lambda _: None)
-    with ResponseCache(plan.cache_dir) as store:
-        pipeline.run(plan, store, progress)
-    assert counted == [2, *[1] * 4]
 
 
 # --- What is written ---
 
 
 def test_choices_and_groups_have_figures_of_their_own(place: Place, models: Path) -> None:
-    plan = plan_of(place, models, "alpha", "beta")
     records = [{"question": f"{n}?", "answer": "AB"[n % 2], "part": "xxy"[n % 3]} for n in range(12)]
     place.task(records, metric="choice", choices=["yes", "no no"], group="{{part}}")
-    dev, held_out = load_task("task.yaml"), load_task("task.yaml", "held_out")
-    result = without_nan(json.dumps(written(run(dataclasses.replace(plan, dev=dev, held_out=held_out)))))
+    result = run(place, models, "alpha beta")
     for found in (*result["candidates"], result["ensemble"], *result["ensemble"]["members"]):
         groups = found["groups"]
         assert {name: group["n"] for name, group in groups.items()} == {"x": 4, "y": 2}
@@ -256,41 +198,33 @@ def test_choices_and_groups_have_figures_of_their_own(place: Place, models: Path
 
 @pytest.mark.usefixtures("drawings")
 def test_the_lengths_of_options_are_not_the_models(place: Place, models: Path) -> None:
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta"), rules=Limits(max_gap=100))
     records = [{"question": f"{n}?", "answer": "AB"[n % 2]} for n in range(12)]
     place.task(records, metric="choice", choices=["no", "a long text"])
-    dev, held_out = load_task("task.yaml"), load_task("task.yaml", "held_out")
-    content, samples = run_with_samples(dataclasses.replace(plan, dev=dev, held_out=held_out))
-    result = written(content)
+    result = run(place, models, "alpha beta", "--max-length-ratio", "2")
     primary, second = result["candidates"]
     assert (primary["mean_length"], second["mean_length"]) == (None, None)
     assert second["status"] == "selected"
     assert "the length rule was not checked, as the task has options to choose from" in second["reason"]
     assert [pair["length_ratio"] for pair in result["pairs"]] == [None]
-    responses = [answer for line in samples for answer in line.responses.values()]
-    assert {response.length for response in responses} == {None}
-    assert all(response.text for response in responses)
-    write_run(Path("run"), content, samples)
-    write_report(Path("run"))
+    responses = [answer for line in place.samples() for answer in line["responses"].values()]
+    assert {response["length"] for response in responses} == {None}
+    assert all(response["text"] for response in responses)
     page = Path("run", "report.html").read_text(encoding="utf-8")
     assert 'id="lengths"' not in page
     assert "characters on average" not in page
     assert 'data-label="Mean length"' not in page
-    assert not leaderboard(content).has("Length")
+    assert not leaderboard(Run.open(Path("run")).result).has("Length")
 
 
 def test_models_that_write_nothing_give_no_infinities(place: Place, models: Path) -> None:
-    plan = plan_of(place, models, "alpha", "beta", "gamma")
     place.task(stop=[chr(code) for code in range(1, 256)])  # every text ends before its first character
-    dev, held_out = load_task("task.yaml"), load_task("task.yaml", "held_out")
-    result = without_nan(json.dumps(written(run(dataclasses.replace(plan, dev=dev, held_out=held_out)))))
+    result = run(place, models, "alpha beta gamma")
     assert [candidate["mean_length"] for candidate in result["candidates"]] == [0, 0, 0]
 
 
 def test_a_single_question_is_enough(place: Place, models: Path) -> None:
-    plan = plan_of(place, models, "alpha", "gamma")
-    dev, held_out = load_task("task.yaml", limit=1), load_task("task.yaml", "held_out", limit=1)
-    result = without_nan(json.dumps(written(run(dataclasses.replace(plan, dev=dev, held_out=held_out)))))
+    place.task()
+    result = run(place, models, "alpha gamma", "--limit", "1")
     assert result["task"]["n"] == result["ensemble"]["n"] == 1
 
 
@@ -419,7 +353,7 @@ def test_published_numbers_are_decided_by_the_same_rules(tmp_path: Path) -> None
     pairs = zip(table["models"], table["accuracy"]["triviaqa"], strict=True)
     profiles = [{"model": model, "accuracy": points} for model, points in pairs]
     path.write_text(json.dumps({"task": "triviaqa", "profiles": profiles}), encoding="utf-8")
-    result = without_nan(json.dumps(written(run_on_numbers(path, Limits(), "advisor select"))))
+    result = written(run_on_numbers(path, Limits(), "advisor select"))
     assert result["selected"] == ["Mistral", "OpenChat"]
     assert result["task"]["name"] == "triviaqa"
     assert (result["ensemble"], result["advice"]["verdict"]) == (None, "unclear")
@@ -535,12 +469,12 @@ def test_a_copied_folder_is_rejected_with_the_name_of_its_original(place: Place,
     shutil.copytree(models / "alpha", "alpha-2")
     place.task()
     place.pool(str(models / "alpha"), str(models / "beta"), str(Path("alpha-2").resolve()))
-    result = run(plan_of_pool(place))
-    assert statuses(result)["alpha-2"] == "rejected"
-    assert len(result.selected) == 2 and "alpha-2" not in result.selected
-    reasons = {candidate.model: candidate.reason for candidate in result.candidates}
-    assert reasons["alpha-2"] == "the same model as alpha: their weights are equal"
-    assert all("alpha-2" not in row.members for row in result.strategies)
+    place.select("--quiet")
+    result = place.json()
+    found = {each["model"]: (each["status"], each["reason"]) for each in result["candidates"]}
+    assert found["alpha-2"] == ("rejected", "the same model as alpha: their weights are equal")
+    assert len(result["selected"]) == 2 and "alpha-2" not in result["selected"]
+    assert all("alpha-2" not in row["members"] for row in result["strategies"])
 
 
 STANDINGS = [Standing(model, points, 20.0) for model, points in zip("abcd", (80.0, 78.0, 76.0, 60.0), strict=True)]
@@ -570,9 +504,9 @@ def test_the_greedy_set_leaves_the_selection_as_it_is() -> None:
 def test_sets_are_verified_in_the_order_of_their_predicted_gain(
     place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = dataclasses.replace(plan_of(place, models, "alpha", "beta", "gamma"), set_by="predicted")
+    place.task()
     loaded = spoil_ensembles(monkeypatch, lambda *_: None)
-    result = written(run(plan))
+    result = run(place, models, "alpha beta gamma", "--set-by", "predicted")
     sets = result["prediction"]["sets"]
     gains = [one["predicted_gain"] for one in sets]
     assert gains == sorted(gains, reverse=True)
@@ -584,8 +518,7 @@ def test_sets_are_verified_in_the_order_of_their_predicted_gain(
 
 def test_a_decoded_set_has_the_measured_gain_of_its_strategy(place: Place, models: Path) -> None:
     place.task(metric="chrf", reference="abcdefghijklmnopqrstuvwxyz{{answer}}")
-    place.pool(*(str(models / name) for name in ("alpha", "beta")))
-    result = written(run(plan_of_pool(place)))
+    result = run(place, models, "alpha beta")
     [own] = [row for row in result["strategies"] if row["strategy"] == "unite"]
     [found] = [one for one in result["prediction"]["sets"] if one["decoded"]]
     assert found["measured_gain"] == own["measured_gain"] != result["ensemble"]["difference"]
@@ -599,8 +532,8 @@ def test_where_the_rules_leave_one_model_a_promising_set_is_still_verified(
         models=("alpha", "beta"), predicted_gain=gain, predicted_gain_ci=(gain - 3, gain + 3), vote=50.0, oracle=60.0
     )
     monkeypatch.setattr("advisor.jobs.held_out.predicted_sets", lambda *_: (promise,))
-    plan = plan_of(place, models, "alpha", "beta", rules=Limits(max_models=1))
-    result = run(plan)
-    assert len(result.selected) == 1
-    verified = result.ensemble and tuple(member.model for member in result.ensemble.members)
-    assert verified == (("alpha", "beta") if gain > 0 else None)
+    place.task()
+    result = run(place, models, "alpha beta", "--max-models", "1")
+    assert len(result["selected"]) == 1
+    verified = result["ensemble"] and [member["model"] for member in result["ensemble"]["members"]]
+    assert verified == (["alpha", "beta"] if gain > 0 else None)

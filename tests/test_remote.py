@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from servers import Answer, as_json, completion, into_hub_cache, models, raw_server, transformers_serve
-from test_pipeline import plan_of_pool
 from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -65,7 +64,7 @@ def answers(place: Place, *lines: str, **keys: Any) -> dict[str, tuple[records.A
     """Every candidate's answers, by name."""
     place.task(**keys)
     place.pool(*lines)
-    plan = plan_of_pool(place)
+    plan = place.plan()
     with ResponseCache(place.cache) as store:
         found = Profiler(plan, store, Progress(quiet=True)).alone([one.name for one in plan.candidates], plan.dev)
     assert all(one.errors == 0 for one in found.values())

@@ -15,7 +15,6 @@ from fastapi.testclient import TestClient
 from running_server import Running, running, serving
 from servers import Answer, Raw, as_json, completion, raw_server
 from servers import models as models_answer
-from test_pipeline import plan_of_pool
 from tiny import byte_tokenizer, save_member, tiny_model
 
 from advisor.models import server_identity as identity
@@ -88,7 +87,7 @@ def allowed(servers: dict[str, Running]) -> list[str]:
 def profiled(place: Place, *pool: str) -> dict[str, tuple[records.Answer, ...]]:
     """Every candidate's answers, by name."""
     place.pool(*pool)
-    plan = plan_of_pool(place)
+    plan = place.plan()
     with ResponseCache(place.cache) as store:
         found = Profiler(plan, store, Progress(quiet=True)).alone([one.name for one in plan.candidates], plan.dev)
     assert all(one.errors == 0 for one in found.values())

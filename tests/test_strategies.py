@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_pipeline import LENIENT, plan_of, run
 
 from advisor.advice import comparison
 from advisor.advice.comparison import DEFAULT_SHARE, Compared, StrategyResult
@@ -22,6 +21,7 @@ from advisor.advice.recommendation import recommend
 from advisor.advice.rules import fitting_voters
 from advisor.jobs.figures import recommended_of, samples_of
 from advisor.records import Answer, Cost, Limits, Profile
+from advisor.run.folder import Run
 from advisor.run.result import AdviceSection, GroupFigures, RecommendedStrategy, Result, StrategyFigures
 from advisor.statistics import holm, scores
 from advisor.strategies.group_router import GroupRouter
@@ -30,7 +30,6 @@ from advisor.strategies.schema import strategy_json
 from advisor.strategies.self_consistency import SelfConsistency
 from advisor.strategies.strategy import AnsweredSplit, Decoded, Replay, Single, Strategy
 from advisor.strategies.vote import Vote
-from advisor.tasks import load_task
 from advisor.tasks.task import Example, Signature, Task
 from ensemble.common.schema import written
 from ensemble.errors import InputError, UniteError
@@ -624,9 +623,10 @@ def test_without_a_prediction_the_expected_gain_is_the_measured_one() -> None:
 
 def run_of_three(place: Place, models: Path) -> Result:
     """A run of three models that all vote."""
-    plan = plan_of(place, models, "alpha", "beta", "gamma", rules=dataclasses.replace(LENIENT, vote_gap=100))
+    place.job(models)
     place.task(metric="number")
-    return run(dataclasses.replace(plan, dev=load_task("task.yaml"), held_out=load_task("task.yaml", "held_out")))
+    place.select("--quiet")
+    return Run.open(place.folder / "run").result
 
 
 def test_a_run_compares_strategies_without_decoding_anything_more(place: Place, models: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from servers import Raw, as_json, completion, models
-from test_pipeline import plan_of_pool
 
 from advisor.advice.comparison import compare_strategies
 from advisor.advice.doubts import completed, enough_tokens, finished_accuracy, with_more_tokens
@@ -351,7 +350,7 @@ def test_stored_responses_are_parted_when_they_are_read(place: Place, raw: Raw) 
     found = []
     for option in ("", " thinking=<plan>...</plan>"):
         place.pool(f"openai:{raw.url}#m chat_template=never revision=1{option}")
-        plan = plan_of_pool(place)
+        plan = place.plan()
         with ResponseCache(place.cache) as store:
             (profile,) = Profiler(plan, store, Progress(quiet=True)).alone(["m"], plan.dev).values()
         found.append({(each.text, each.thinking, each.thought) for each in profile.answers})

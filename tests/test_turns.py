@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from servers import Answer, Raw, as_json, completion
 from servers import models as model_list
-from test_pipeline import plan_of_pool
 from tiny import byte_tokenizer, save_member, tiny_model
 
 from advisor.models.job import conversation_end, next_turns, question_key
@@ -71,7 +70,7 @@ def talk(place: Place) -> Place:
 def profiles(talk: Place, talkers: Path, *names: str) -> tuple[dict[str, Profile], tuple[Example, ...]]:
     """Each model's answers to the dev questions, and these."""
     talk.pool(*(str(talkers / name) for name in names))
-    plan = plan_of_pool(talk, verify=False)
+    plan = talk.plan(verify=False)
     with ResponseCache(talk.cache) as store:
         return Profiler(plan, store, Progress(quiet=True)).alone(names, plan.dev), plan.dev.examples
 
@@ -164,7 +163,7 @@ def test_a_model_continues_its_own_response(talk: Place, talkers: Path, name: st
 
 def test_a_set_continues_its_own_response_in_each_members_form(talk: Place, talkers: Path) -> None:
     talk.pool(*(str(talkers / name) for name in ("chat", "plain")))
-    plan = plan_of_pool(talk, verify=False)
+    plan = talk.plan(verify=False)
     with ResponseCache(talk.cache) as store:
         answers = Profiler(plan, store, Progress(quiet=True)).together(["chat", "plain"], plan.dev).answers
     together = load(talkers, "chat", "plain")
@@ -185,7 +184,7 @@ def test_the_cost_of_all_turns_counts(talk: Place, talkers: Path) -> None:
 
 def test_a_set_is_stored_when_all_turns_are(talk: Place, talkers: Path) -> None:
     talk.pool(*(str(talkers / name) for name in ("chat", "plain")))
-    plan = plan_of_pool(talk, verify=False)
+    plan = talk.plan(verify=False)
     first_turns = dataclasses.replace(plan.dev, examples=plan.dev.examples[::2])
     with ResponseCache(talk.cache) as store:
         profiler = Profiler(plan, store, Progress(quiet=True))
@@ -243,7 +242,7 @@ def test_a_turn_after_one_that_failed_has_failed_and_the_others_are_asked(talk: 
 
     raw.answer = refuse_one
     talk.pool(f"openai:{raw.url}#m name=m chat_template=never")
-    plan = plan_of_pool(talk, verify=False)
+    plan = talk.plan(verify=False)
     with ResponseCache(talk.cache) as store:
         found = Profiler(plan, store, Progress(quiet=True)).alone(["m"], plan.dev)
     errors = {answer.id: answer.error for answer in found["m"].answers}
