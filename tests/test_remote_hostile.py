@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from servers import Answer, Raw, as_json, completion, models, raw_server, socket_server
+from servers import Answer, Raw, as_json, completion, models, socket_server
 
 from ensemble.errors import InputError
 from ensemble.servers.address import ServerAddress, is_allowed
@@ -106,8 +106,6 @@ def refusing(status: int, **headers: str) -> Callable[[str, dict[str, Any]], Ans
         lambda _path, _body: (200, {"Content-Type": f"text/html; charset={KEY}"}, KEY.encode()),
         refusing(400),
         refusing(401),
-        refusing(403),
-        refusing(404),
         refusing(429, **{"Retry-After": KEY}),
         refusing(500, **{f"X-{KEY}": KEY}),
         refusing(302, Location=f"http://{KEY}/"),
@@ -225,23 +223,10 @@ def test_a_server_that_a_run_folder_names_is_not_asked_without_consent(
     assert line.startswith(f"advisor: run/result.json: a is behind the server {origin}")
     assert "AWS_SECRET_ACCESS_KEY" in line
     assert f"add --allow-server {origin}" in line
-    assert not raw.asked
-
-
-def test_a_server_with_consent_gets_no_other_variable_than_an_api_key(
-    place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
-    run_folder(place, raw.url, key_env="AWS_SECRET_ACCESS_KEY")
+    # With consent, it gets no other variable than an API key; consent to another server is none to this one.
     line = place.refused(*EVALUATE, "--allow-server", raw.url)
     assert "a: key_env names a variable that does not end in _API_KEY" in line
-    assert not raw.asked
-
-
-def test_consent_to_one_server_is_no_consent_to_another(place: Place, raw: Raw) -> None:
-    run_folder(place, raw.url)
-    with raw_server() as other:
-        assert "is behind the server" in place.refused(*EVALUATE, "--allow-server", other.url)
+    assert "is behind the server" in place.refused(*EVALUATE, "--allow-server", "http://127.0.0.1:9")
     assert not raw.asked
 
 
@@ -252,11 +237,9 @@ def test_other_commands_ask_no_server_that_a_run_folder_names(place: Place, raw:
     assert not raw.asked
 
 
-@pytest.mark.parametrize("key", ["id", "path"])
-def test_a_saved_ensemble_cannot_name_a_server(place: Place, raw: Raw, key: str) -> None:
-    members = [{"name": name, key: f"openai:{raw.url}#m", "revision": "0" * 40} for name in "ab"]
-    if key == "path":
-        members = [{"name": name, key: f"openai:{raw.url}#m", "files": {}} for name in "ab"]
+@pytest.mark.parametrize(("key", "more"), [("id", {"revision": "0" * 40}), ("path", {"files": {}})])
+def test_a_saved_ensemble_cannot_name_a_server(place: Place, raw: Raw, key: str, more: dict[str, object]) -> None:
+    members = [{"name": name, key: f"openai:{raw.url}#m", **more} for name in "ab"]
     place.write("ensemble.json", json.dumps({"schema_version": 1, "members": members}))
     assert "ensemble.json" in place.refused("run", ".", "Hello")
     assert not raw.asked
@@ -292,11 +275,11 @@ def verbatim(value: object) -> bytes:
     return re.sub(r'"=([^"]*)"', r"\1", json.dumps(value)).encode()
 
 
-ODD = ["=NaN", "=Infinity", "=-Infinity", "=1e999", "=-1e999", f"={'9' * 4000}", f"=-{'9' * 4000}", f"={'9' * 5000}"]
-DEEP = ["=" + "[" * 40 + "]" * 40, "=" + "[" * 200 + "]" * 200, "=" + "[" * 900 + "]" * 900]
+ODD = ["=NaN", "=-Infinity", "=1e999", f"=-{'9' * 4000}", f"={'9' * 5000}", [1, "=NaN"], {"a": {"b": "=-Infinity"}}]
+DEEP = ["=" + "[" * 40 + "]" * 40, "=" + "[" * 900 + "]" * 900]
 
 
-@pytest.mark.parametrize("value", [*ODD, *DEEP, [1, "=NaN"], {"a": {"b": "=-Infinity"}}, True, "\udc80"], ids=repr)
+@pytest.mark.parametrize("value", [*ODD, *DEEP, True, "\udc80"], ids=repr)
 def test_a_value_that_json_lacks_ends_no_run(place: Place, raw: Raw, value: object) -> None:
     entry = {"id": "m", **dict.fromkeys(["meta", "created", "max_model_len"], value)}
     text = {"choices": [{"text": "7"}], **dict.fromkeys(["model", "system_fingerprint", "usage"], value)}
@@ -314,7 +297,7 @@ def test_a_value_that_json_lacks_ends_no_run(place: Place, raw: Raw, value: obje
         assert provenance()["path_or_id"].endswith("#m")
 
 
-@pytest.mark.parametrize("value", ["=NaN", "=-Infinity", "=1e999"])
+@pytest.mark.parametrize("value", ["=NaN", "=1e999"])
 def test_a_field_that_is_no_json_is_left_out_of_the_provenance(place: Place, raw: Raw, value: str) -> None:
     entry = {"id": "m", "owned_by": "me", "meta": {"n": value}, "created": value}
     text = {"choices": [{"text": "7"}], "system_fingerprint": value}
@@ -325,9 +308,13 @@ def test_a_field_that_is_no_json_is_left_out_of_the_provenance(place: Place, raw
 
 
 @pytest.mark.parametrize(
-    "value", ["=NaN", "=-1e999", f"=-{'9' * 4000}", DEEP[1], "=true", "text"], ids=lambda text: text[:12]
+    ("field", "value"),
+    [
+        *(("token_logprobs", value) for value in ("=NaN", "=-1e999", f"=-{'9' * 4000}", DEEP[1], "text")),
+        *(("text_offset", value) for value in ("=NaN", f"=-{'9' * 4000}", "=true")),
+    ],
+    ids=lambda text: text[:12],
 )
-@pytest.mark.parametrize("field", ["token_logprobs", "text_offset"])
 def test_a_log_probability_that_is_no_number_fails_its_question_alone(
     place: Place, raw: Raw, field: str, value: str
 ) -> None:
@@ -371,16 +358,15 @@ def test_a_log_probability_that_is_no_number_fails_its_question_alone(
     ],
     ids=lambda head: head.decode("latin-1").strip().replace("\r\n", " "),
 )
-@pytest.mark.parametrize("body", [b"<html>", b'{"error": ' + b"[" * 900 + b"]" * 900 + b"}"], ids=["text", "deep"])
-def test_an_odd_response_is_an_error_of_its_request(head: bytes, body: bytes) -> None:
+def test_an_odd_response_is_an_error_of_its_request(head: bytes) -> None:
+    bodies = iter([b"<html>", b'{"error": ' + b"[" * 900 + b"]" * 900 + b"}"])
+
     def talk(connection: socket.socket) -> None:
         connection.recv(2**16)
-        connection.sendall(head + b"Connection: close\r\n\r\n" + body)
+        connection.sendall(head + b"Connection: close\r\n\r\n" + next(bodies))
 
-    with (
-        socket_server(talk) as url,
-        ServerClient(ServerAddress(url, "m", timeout=5), retries=0) as server,
-        pytest.raises(ServerError) as caught,
-    ):
-        server.post("/completions", {"prompt": "a"})
-    assert "\n" not in str(caught.value)
+    with socket_server(talk) as url, ServerClient(ServerAddress(url, "m", timeout=5), retries=0) as server:
+        for _ in range(2):
+            with pytest.raises(ServerError) as caught:
+                server.post("/completions", {"prompt": "a"})
+            assert "\n" not in str(caught.value)

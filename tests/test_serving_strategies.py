@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import json
 import threading
-import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 from running_server import Running, running
-from servers import Answer, Raw, as_json, completion
+from servers import Raw, as_json, completion
 
 from advisor.models import server_model as behind_server
 from advisor.models.ask import Replies
@@ -191,20 +189,18 @@ def test_a_message_is_filled_into_the_prompt_of_the_task() -> None:
     }
 
 
-def test_a_learned_vote_stops_when_the_rest_has_too_little_weight() -> None:
-    models = three("no", "yes", "yes")
-    with serving("learned_vote", models, weights=(3.0, 1.0, 1.0)) as (_, client):
+@pytest.mark.parametrize(
+    ("kind", "texts", "weights", "calls"),
+    [("learned_vote", ("no", "yes", "yes"), {"weights": (3.0, 1.0, 1.0)}, 1), ("vote", ("no", "no", "yes"), {}, 2)],
+)
+def test_a_vote_stops_when_the_rest_cannot_change_the_winner(
+    kind: str, texts: tuple[str, ...], weights: dict[str, Any], calls: int
+) -> None:
+    models = three(*texts)
+    with serving(kind, models, **weights) as (_, client):
         made = client.completions.create(model="tiny", prompt="x")
-    assert (made.choices[0].text, usage(made)["calls"]) == ("no", 1)
-    assert models[1].asked == models[2].asked == []
-
-
-def test_a_vote_asks_no_more_models_than_it_needs() -> None:
-    models = three("yes", "yes", "no")
-    with serving("vote", models) as (_, client):
-        made = client.completions.create(model="tiny", prompt="x")
-    assert usage(made)["calls"] == 2
-    assert models[2].asked == []
+    assert (made.choices[0].text, usage(made)["calls"]) == ("no", calls)
+    assert [len(model.asked) for model in models] == [1] * calls + [0] * (3 - calls)
 
 
 def test_self_consistency_draws_from_one_model() -> None:
@@ -365,26 +361,6 @@ def test_a_conversation_reaches_a_chat_server_and_no_other(raw: Raw) -> None:
         made = client.chat.completions.create(model="tiny", messages=messages)
     assert (made.choices[0].message.content, usage(made)["failed_members"]) == ("yes", ["bare"])
     assert [body["messages"] for _, _, body in raw.asked] == [messages]
-
-
-def test_a_server_has_no_more_requests_at_a_time_than_its_line_allows(raw: Raw) -> None:
-    now, most = Counter[str](), 0
-    lock = threading.Lock()
-
-    def slowly(*_: object) -> Answer:
-        nonlocal most
-        with lock:
-            now["requests"] += 1
-            most = max(most, now["requests"])
-        time.sleep(0.02)
-        with lock:
-            now["requests"] -= 1
-        return completion("yes")
-
-    raw.answer = slowly
-    with serving("single", [server_model("far", raw, concurrency=2)]) as (_, client):
-        made = client.completions.create(model="tiny", prompt=[f"p{number}" for number in range(8)])
-    assert (len(made.choices), len(raw.asked), most) == (8, 8, 2)
 
 
 def test_models_that_think_longer_are_another_system() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from ensemble.runtime.draft import Drafter, DraftMode, TextDrafts
 from ensemble.servers.client import ServerError
 from ensemble.servers.token_client import TokenClient, is_half, same_model
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
+
+pytestmark = pytest.mark.usefixtures("no_pauses")
 
 
 def logprob(context: Ids, index: int) -> float:
@@ -55,13 +58,7 @@ class Server:
         self.sent.append((list(contexts), what))
 
 
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ensemble.servers.client.FIRST_PAUSE_S", 0.001)
-
-
-def busy() -> ServerError:
-    return ServerError("http://a accepts no more requests now (429)", "temporary", 429)
+BUSY = ServerError("http://a accepts no more requests now (429)", "temporary", 429)
 
 
 def test_many_contexts_go_in_parts_and_come_back_in_their_order() -> None:
@@ -70,9 +67,7 @@ def test_many_contexts_go_in_parts_and_come_back_in_their_order() -> None:
     answers = TokenClient("m", server, 1).write(contexts, 2, 3)()
     assert [tokens[0].top for tokens in answers] == [{n: logprob(each, n) for n in range(3)} for each in contexts]
     assert sorted(len(sent) for sent, _ in server.sent[1:]) == [2, 4, 4]
-
-
-def test_an_answer_with_many_values_is_asked_for_in_parts() -> None:
+    # An answer with many values is asked for in parts, too.
     server = Server(ServerLimits(k=20_000, contexts=100, chosen=1))
     TokenClient("m", server, 1).write([[1], [2], [3]], 1, 20_000)()
     assert sorted(len(sent) for sent, _ in server.sent[1:]) == [1, 2]
@@ -96,29 +91,30 @@ def test_contexts_that_want_the_same_many_ids_share_their_requests() -> None:
     assert [(len(contexts), what) for contexts, what in server.sent[1:]] == [(3, [5, 6, 7]), (3, [8, 9])]
 
 
-def test_a_busy_server_gets_the_same_request_again() -> None:
+def test_a_busy_server_gets_the_same_request_again_and_a_second_one_is_counted_apart() -> None:
     server = Server()
     client = TokenClient("m", server, 5)
-    server.failures = [busy(), busy()]
+    server.failures = [BUSY, BUSY]
     assert client.write([[1, 2]], 1, 3)()[0][0].top[2] == logprob([1, 2], 2)
     assert (client.counts.requests, client.counts.failed) == (1, 2)
+    client.chosen([[1]], [[2]])()
+    assert (client.counts.requests, client.counts.second) == (2, 1)
 
 
-def test_a_refused_request_is_not_sent_again() -> None:
+@pytest.mark.parametrize(
+    ("error", "patience"),
+    [
+        (ServerError("http://a refuses the request (400)", "refused", 400), 60),
+        (ServerError("no server answers at http://a", "temporary"), 0.01),
+    ],
+)
+def test_a_refused_request_is_not_sent_again_nor_one_after_the_patience(error: ServerError, patience: float) -> None:
     server = Server()
-    client = TokenClient("m", server, 60)
-    server.failures = [ServerError("http://a refuses the request (400)", "refused", 400)]
-    with pytest.raises(MemberError, match=r"^m: http://a refuses the request \(400\)$"):
+    client = TokenClient("m", server, patience)
+    server.failures = [error] * 1000
+    with pytest.raises(MemberError, match=f"^m: {re.escape(str(error))}$"):
         client.write([[1, 2]], 1, 3)()
     assert client.counts.requests == 0
-
-
-def test_a_server_that_stays_away_ends_the_request_when_the_patience_is_over() -> None:
-    server = Server()
-    client = TokenClient("m", server, 0.01)
-    server.failures = [ServerError("no server answers at http://a", "temporary") for _ in range(1000)]
-    with pytest.raises(MemberError, match=r"^m: no server answers at http://a$"):
-        client.write([[1, 2]], 1, 3)()
 
 
 @pytest.mark.parametrize("fault", ["failure", "connection"])
@@ -127,18 +123,11 @@ def test_another_model_is_noticed_after_a_fault(fault: str) -> None:
     client = TokenClient("m", server, 5)
     server.value = lambda context, index: logprob(context, index) - 0.5 * index
     if fault == "failure":
-        server.failures = [busy()]
+        server.failures = [BUSY]
     else:
         server.connections += 1
     with pytest.raises(MemberError, match=r"^m: the server has another model or numeric type than at the start; "):
         client.write([[1, 2]], 1, 3)()
-
-
-def test_a_second_request_is_counted_apart() -> None:
-    client = TokenClient("m", Server(), 1)
-    client.write([[1]], 1, 3)()
-    client.chosen([[1]], [[2]])()
-    assert (client.counts.requests, client.counts.second) == (2, 1)
 
 
 def test_a_server_that_cannot_tokenize_does_not_hold_the_start() -> None:
@@ -157,12 +146,8 @@ def halved() -> list[dict[int, float]]:
     return [{index: round(value * 32) / 32 - 0.777 for index, value in top.items()} for top in TOPS]
 
 
-def test_rounding_is_the_same_model_and_other_values_are_not() -> None:
-    assert same_model(TOPS, moved(1e-4))
-    assert not same_model(TOPS, moved(0.1))
-
-
 def test_half_precision_is_told_from_single_and_allows_more_rounding() -> None:
+    assert (same_model(TOPS, moved(1e-4)), same_model(TOPS, moved(0.1))) == (True, False)
     assert (is_half(TOPS), is_half(halved())) == (False, True)
     assert not same_model(TOPS, halved())
     other = [{index: value + 1 / 32 for index, value in top.items()} for top in halved()]
