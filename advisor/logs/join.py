@@ -52,30 +52,22 @@ _FEWEST_ALIKE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class JoinedLogs:
-    """The answers of several models to the same questions.
-
-    Attributes:
-        name: The name of the task.
-        metric: The name of the score.
-        examples: The questions.
-        profiles: Each model's answers, in the order of the questions; of several responses to a question the first.
-        draws: All responses of the models that answered each question several times, the first ones included.
-        clusters: The cluster of each question; None if the user named no field, and no run folder has clusters.
-        notes: What was left out, and why, one sentence each.
-        sources: The logs.
-        scoring: The metric and the pattern that scored the responses again; None if the scores are the logs' own.
-        lost: For each model how many scores are ``unread``, and how many responses are ``missing`` or ``failed``.
-    """
+    """The answers of several models to the same questions."""
 
     name: str
     metric: str
     examples: tuple[Example, ...]
+    # Each model's answers, in the order of the questions; of several responses to a question the first.
     profiles: Mapping[str, Profile]
+    # All responses of the models that answered each question several times, the first ones included.
     draws: Mapping[str, tuple[Profile, ...]]
+    # The cluster of each question; None if the user named no field, and no run folder has clusters.
     clusters: tuple[str, ...] | None
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what was left out, and why, one sentence each
     sources: tuple[LogSource, ...]
+    # The metric and the pattern that scored the responses again; None if the scores are the logs' own.
     scoring: Scoring | None = None
+    # For each model how many scores are ``unread``, and how many responses are ``missing`` or ``failed``.
     lost: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property

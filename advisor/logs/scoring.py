@@ -15,15 +15,10 @@ from ensemble.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """A metric that reads an answer from a response and compares it with the reference.
+    """A metric that reads an answer from a response and compares it with the reference."""
 
-    Attributes:
-        metric: The name of the metric; the options of a choice question are compared by their letters.
-        extract: See :class:`advisor.tasks.task.Task`.
-    """
-
-    metric: str
-    extract: str | None = None
+    metric: str  # the name of the metric; the options of a choice question are compared by their letters
+    extract: str | None = None  # see :class:`advisor.tasks.task.Task`
 
     def __post_init__(self) -> None:
         plugins().check(self.metric)

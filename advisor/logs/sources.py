@@ -59,17 +59,11 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """A file with responses.
-
-    Attributes:
-        format: The name of its format.
-        path: The file.
-        companions: Files that it is read with, for example the results that name the model.
-    """
+    """A file with responses."""
 
     format: str
-    path: Path
-    companions: tuple[Path, ...] = ()
+    path: Path  # the file
+    companions: tuple[Path, ...] = ()  # files that it is read with, for example the results that name the model
 
 
 class LogFormat(Protocol):

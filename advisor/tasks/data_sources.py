@@ -33,23 +33,15 @@ _LARGEST_CARD = 2**20  # bytes; the cards of data sets with hundreds of configur
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """The ``data`` of a task file; :class:`advisor.tasks.schema.HubData` describes the keys.
+    """The ``data`` of a task file; :class:`advisor.tasks.schema.HubData` describes the keys."""
 
-    Attributes:
-        hub: Id of a data set on the hub, or a folder; None if the task has only files.
-        config: The data set's configuration; ``*`` means all of them.
-        roles: The split of the data that serves as dev, as held_out and as source of the shots.
-        files: Files beside the task file, by split; empty for a data set of the hub.
-        local: Files below the user's data folder, by split or by role.
-    """
-
-    hub: str | None
-    config: str | None
+    hub: str | None  # id of a data set on the hub, or a folder; None if the task has only files
+    config: str | None  # the data set's configuration; ``*`` means all of them
     revision: str | None
     fields: Mapping[str, Template]
-    roles: Mapping[str, str]
-    files: Mapping[str, Files]
-    local: Mapping[str, Files]
+    roles: Mapping[str, str]  # the split of the data that serves as dev, as held_out and as source of the shots
+    files: Mapping[str, Files]  # files beside the task file, by split; empty for a data set of the hub
+    local: Mapping[str, Files]  # files below the user's data folder, by split or by role
     where: Mapping[str, Template]
 
 

@@ -253,18 +253,11 @@ _FILE = re.compile(r"(.*\.ya?ml):([^/]*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class TaskSummary:
-    """A built-in task in a list.
-
-    Attributes:
-        name: The task's name.
-        metric: The metric's name.
-        summary: One line about the task.
-        file: The task file.
-    """
+    """A built-in task in a list."""
 
     name: str
     metric: str
-    summary: str
+    summary: str  # one line about the task
     file: Path
 
 

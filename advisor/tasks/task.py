@@ -48,25 +48,15 @@ VERDICTS = ("text", "likelihood")
 
 @dataclass(frozen=True, slots=True)
 class Rubric:
-    """How a judge grades responses: ``judge`` in a task file.
+    """How a judge grades responses: ``judge`` in a task file."""
 
-    Attributes:
-        mode: Whether it grades single responses, or compares two.
-        prompt: The template of its prompts.
-        file: The task file, for messages.
-        verdict: One of VERDICTS.
-        pattern: Regular expression that finds the verdict in the judge's text.
-        scale: The worst and the best grade, for the mode ``single``.
-        max_new_tokens: The judge's text ends after this number of tokens.
-    """
-
-    mode: Mode
-    prompt: str
+    mode: Mode  # whether it grades single responses, or compares two
+    prompt: str  # the template of its prompts
     file: str
-    verdict: str
-    pattern: str
-    scale: tuple[int, int]
-    max_new_tokens: int
+    verdict: str  # one of VERDICTS
+    pattern: str  # regular expression that finds the verdict in the judge's text
+    scale: tuple[int, int]  # the worst and the best grade, for the mode ``single``
+    max_new_tokens: int  # the judge's text ends after this number of tokens
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -88,33 +78,28 @@ class Rubric:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One question of a task.
+    """One question of a task."""
 
-    Attributes:
-        id: Unique within its split: the record's id, else ``<split>-<index>``, counted from 0 in the data file. For a
-            turn of a conversation its number follows: ``81:1``.
-        prompt: The whole text that a model continues: instructions, shots and the question. Of a later turn only what
-            the user says in it.
-        question: The rendered question alone, without instructions and shots.
-        reference: The accepted text, or all accepted texts where the task gives a list; empty if a judge needs none.
-        choices: The options of a choice task, labelled A, B, ... in this order; empty for other tasks.
-        group: The part of the task that the question belongs to (a subject of MMLU), for figures by part.
-        source: The bare text that encoder-decoder models read; None if they read the prompt.
-        cluster: What the question shares with others, for example its passage: tests take these questions together.
-            None if the question is independent of all others.
-        earlier: For a later turn of a conversation, the id of the turn before it, which is right before it in the task.
-        exchanges: What the user and the model said before, oldest first; known only when the model has answered.
-    """
-
+    # Unique within its split: the record's id, else ``<split>-<index>``, counted from 0 in the data file. For a
+    # turn of a conversation its number follows: ``81:1``.
     id: str
+    # The whole text that a model continues: instructions, shots and the question. Of a later turn only what the
+    # user says in it.
     prompt: str
-    question: str
+    question: str  # the rendered question alone, without instructions and shots
+    # The accepted text, or all accepted texts where the task gives a list; empty if a judge needs none.
     reference: str | tuple[str, ...]
+    # The options of a choice task, labelled A, B, ... in this order; empty for other tasks.
     choices: tuple[str, ...] = ()
+    # The part of the task that the question belongs to (a subject of MMLU), for figures by part.
     group: str | None = None
-    source: str | None = None
+    source: str | None = None  # the bare text that encoder-decoder models read; None if they read the prompt
+    # What the question shares with others, for example its passage: tests take these questions together. None if
+    # the question is independent of all others.
     cluster: str | None = None
+    # For a later turn of a conversation, the id of the turn before it, which is right before it in the task.
     earlier: str | None = None
+    # What the user and the model said before, oldest first; known only when the model has answered.
     exchanges: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -142,42 +127,27 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of one response.
+    """The score of one response."""
 
-    Attributes:
-        value: 0 (wrong) to 1 (right).
-        extracted: The answer that the metric read, in one spelling ("1,234.0" is "1234"); None if it found no answer.
-        problem: Why there is no answer, where JSON was looked for: with the line and the column at which it is broken.
-    """
-
-    value: float
+    value: float  # 0 (wrong) to 1 (right)
+    # The answer that the metric read, in one spelling ("1,234.0" is "1234"); None if it found no answer.
     extracted: str | None
+    # Why there is no answer, where JSON was looked for: with the line and the column at which it is broken.
     problem: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """How a number on this task was made; two numbers are comparable if their signatures are equal.
-
-    Attributes:
-        task: The task's name.
-        metric: The metric's name.
-        split: The split that the user named.
-        n: Number of questions.
-        shots: Demonstrations before each question.
-        seed: Seed of every draw: shots, dev sample, limit.
-        prompt: First 12 hexadecimal digits of the SHA-256 of the templates, the stop strings and the rendered shots.
-        versions: (package, version) of everything whose version can change a score.
-    """
+    """How a number on this task was made; two numbers are comparable if their signatures are equal."""
 
     task: str
     metric: str
-    split: str
-    n: int
-    shots: int
-    seed: int
-    prompt: str
-    versions: tuple[tuple[str, str], ...]
+    split: str  # the split that the user named
+    n: int  # number of questions
+    shots: int  # demonstrations before each question
+    seed: int  # seed of every draw: shots, dev sample, limit
+    prompt: str  # first 12 hexadecimal digits of the SHA-256 of the templates, the stop strings and the rendered shots
+    versions: tuple[tuple[str, str], ...]  # (package, version) of everything whose version can change a score
 
     def __str__(self) -> str:
         named = [(each.name, getattr(self, each.name)) for each in fields(self) if each.name != "versions"]

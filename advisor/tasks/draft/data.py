@@ -37,23 +37,14 @@ _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 @dataclass(frozen=True, slots=True)
 class DraftData:
-    """Where the questions of a new task are.
+    """Where the questions of a new task are."""
 
-    Attributes:
-        keys: The value of ``data`` in the task file.
-        why: Why dev and held_out are what they are, for the comment.
-        records: All records of both, each once.
-        data_dir: The folder for ``--data``, if the data is not below the task file's folder; else None.
-        dev_size: How many dev questions are enough; None for all, or for half of records that both share.
-        is_of_parts: Whether several files are one split, so that a file's name says what a question is about.
-    """
-
-    keys: Mapping[str, object]
-    why: str
-    records: Sequence[Record]
-    data_dir: Path | None
-    dev_size: int | None
-    is_of_parts: bool
+    keys: Mapping[str, object]  # the value of ``data`` in the task file
+    why: str  # why dev and held_out are what they are, for the comment
+    records: Sequence[Record]  # all records of both, each once
+    data_dir: Path | None  # the folder for ``--data``, if the data is not below the task file's folder; else None
+    dev_size: int | None  # how many dev questions are enough; None for all, or for half of records that both share
+    is_of_parts: bool  # whether several files are one split, so that a file's name says what a question is about
 
 
 def look_at(data: Sequence[str], out: Path, config: str | None = None) -> DraftData:

@@ -78,20 +78,13 @@ _FEW = 8
 
 @dataclass(slots=True)
 class Guess:
-    """Keys of a task file, in their order, and why each is what it is.
+    """Keys of a task file, in their order, and why each is what it is."""
 
-    Attributes:
-        keys: The values by key.
-        why: The reason by key; keys without one need none.
-        question: The column of the question.
-        reference: The column of the reference; None for programs and for what a judge grades.
-        options: The columns of the options, or one column with lists; empty for tasks without options.
-    """
-
-    keys: dict[str, object] = field(default_factory=dict)
-    why: dict[str, str] = field(default_factory=dict)
-    question: str = ""
-    reference: str | None = None
+    keys: dict[str, object] = field(default_factory=dict)  # the values by key
+    why: dict[str, str] = field(default_factory=dict)  # the reason by key; keys without one need none
+    question: str = ""  # the column of the question
+    reference: str | None = None  # the column of the reference; None for programs and for what a judge grades
+    # The columns of the options, or one column with lists; empty for tasks without options.
     options: tuple[str, ...] = ()
 
     def add(self, key: str, value: object, why: str = "") -> None:

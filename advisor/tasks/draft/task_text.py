@@ -41,20 +41,14 @@ _MOST_PLACES = 5
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A task file that loads, and what its references score.
+    """A task file that loads, and what its references score."""
 
-    Attributes:
-        dev: The dev questions.
-        held_out: The held-out questions.
-        scored: How many references were scored; 0 for a judge, or without the permission to run programs.
-        wrong: The questions whose reference does not score 1, and the responses that were scored.
-        alike: Pairs of different references that count as one answer; of a choice task, pairs of such options.
-    """
-
-    dev: Task
-    held_out: Task
-    scored: int
+    dev: Task  # the dev questions
+    held_out: Task  # the held-out questions
+    scored: int  # how many references were scored; 0 for a judge, or without the permission to run programs
+    # The questions whose reference does not score 1, and the responses that were scored.
     wrong: Sequence[tuple[Example, str]]
+    # Pairs of different references that count as one answer; of a choice task, pairs of such options.
     alike: Sequence[tuple[str, str]]
 
 

@@ -201,21 +201,14 @@ def _json(value: Any) -> Any:
 
 
 class _Book(NamedTuple):
-    """The first sheet of an Excel file.
+    """The first sheet of an Excel file."""
 
-    Attributes:
-        rows: Its cells, the header first; an empty text is no value.
-        names: The header.
-        formulas: The cells with a formula whose value the file lacks, as the row from 1 and the column's letters.
-        sheet: The sheet's name.
-        others: The names of the other sheets.
-    """
-
-    rows: list[list[Any]]
-    names: list[str]
+    rows: list[list[Any]]  # its cells, the header first; an empty text is no value
+    names: list[str]  # the header
+    # The cells with a formula whose value the file lacks, as the row from 1 and the column's letters.
     formulas: list[tuple[int, str]]
-    sheet: str
-    others: list[str]
+    sheet: str  # the sheet's name
+    others: list[str]  # the names of the other sheets
 
 
 def _version(path: str) -> tuple[int, int]:

@@ -151,20 +151,13 @@ _NO_TEXT = re.compile("tool|call|image|audio|code|redacted")
 
 @dataclass(slots=True)
 class SavedResponse:
-    """What a saved value tells of a response.
+    """What a saved value tells of a response."""
 
-    Attributes:
-        text: The text without its thinking; None if it has no text.
-        thinking: The texts of the thinking, where the value has it apart.
-        finish: Why it ended, in the provider's word.
-        error: Why there is no response, where the provider says so.
-        usage: The counts of tokens and the price, by the provider's names.
-    """
-
-    text: str | None = None
-    thinking: list[str] = field(default_factory=list)
-    finish: str | None = None
-    error: str | None = None
+    text: str | None = None  # the text without its thinking; None if it has no text
+    thinking: list[str] = field(default_factory=list)  # the texts of the thinking, where the value has it apart
+    finish: str | None = None  # why it ended, in the provider's word
+    error: str | None = None  # why there is no response, where the provider says so
+    # The counts of tokens and the price, by the provider's names.
     usage: Mapping[str, Any] = field(default_factory=dict)
 
     @property
