@@ -103,8 +103,8 @@ def test_a_broken_table_is_refused_with_its_row(tmp_path: Path, name: str, conte
 
 def test_what_a_file_expands_to_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_files, "LARGEST", 2**20)
-    (tmp_path / "d.jsonl.gz").write_bytes(gzip.compress(b" " * 2**21))
-    assert "d.jsonl.gz is larger than 1 MB" in refusal(tmp_path, "d.jsonl.gz")
+    (tmp_path / "d.jsonl.gz").write_bytes(gzip.compress(b'{"question": "a"}\n' * 2**16))
+    assert "d.jsonl.gz: its records have more than 1 MB" in refusal(tmp_path, "d.jsonl.gz")
     (tmp_path / "d.csv.gz").write_bytes(gzip.compress(b"question,answer\n" + b"a,1\n" * 2**16))
     assert "d.csv.gz: its cells have more than 1 MB" in refusal(tmp_path, "d.csv.gz")
 

@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from advisor.tasks import list_tasks, load_task
+from advisor.tasks import Task, list_tasks, load_task
 from ensemble.errors import InputError
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs the benchmark files in ../shared/data")
 
 
-def questions(name: str, split: str, **options: int) -> list[str]:
-    return [example.question for example in load_task(name, split=split, data_dir=DATA, **options).examples]
+@cache
+def loaded(name: str, split: str = "dev") -> Task:
+    return load_task(name, split=split, data_dir=DATA)
+
+
+def questions(name: str, split: str) -> list[str]:
+    return [example.question for example in loaded(name, split).examples]
 
 
 def records(path: str) -> list[dict[str, str]]:
@@ -76,9 +82,9 @@ def test_the_papers_tasks_are_all_there() -> None:
 @needs_data
 @pytest.mark.parametrize("name", [*PAPERS, "mbpp"])
 def test_splits_share_nothing_and_accepted_texts_score_one(name: str) -> None:
-    dev = load_task(name, data_dir=DATA)
+    dev = loaded(name)
     if name != "flores_bleu":  # it has the data of flores
-        held_out = load_task(name, split="held_out", data_dir=DATA)
+        held_out = loaded(name, "held_out")
         asked = {example.question for example in dev.examples}
         assert not asked & {example.question for example in held_out.examples}
         assert dev.examples[0].prefix == held_out.examples[0].prefix
@@ -112,7 +118,7 @@ def test_mmlu_has_57_subjects_whose_lines_are_whole() -> None:
     # Five questions of test are among the shots of their subject.
     assert (len(task.examples), len(groups)) == (14037, 57)
     assert (groups["professional law"], groups["management"]) == (1534, 103)  # management has a U+0085
-    assert Counter(e.group for e in load_task("mmlu", data_dir=DATA).examples)["nutrition"] == 33
+    assert Counter(e.group for e in loaded("mmlu").examples)["nutrition"] == 33
 
 
 @needs_data
@@ -138,7 +144,7 @@ def test_piqas_local_copy_is_the_official_validation_split() -> None:
 
 @needs_data
 def test_nq_takes_any_accepted_answer_and_shots_with_a_single_one() -> None:
-    task = load_task("nq_open", split="held_out", data_dir=DATA)
+    task = loaded("nq_open", "held_out")
     assert len(task.examples) == 3610
     assert task.examples[0].accepted == ("14 December 1972 UTC", "December 1972")
     assert "Answer: Prince\n\n" in task.examples[0].prefix

@@ -16,12 +16,13 @@ import json
 import keyword
 import re
 import stat
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from advisor.tasks.tables.rows import LeftOut, Row, columns_of, rows_of, saved_rows, stem_of
-from advisor.tasks.tables.streams import Notes, content_of
+from advisor.tasks.tables.rows import LeftOut, Row, columns_of, rows_in, rows_of, saved_rows, stem_of
+from advisor.tasks.tables.streams import Notes, content_of, head_of, json_items, json_lines, json_object
 from ensemble.common.files import exists
 from ensemble.errors import InputError
 
@@ -80,15 +81,16 @@ def data_suffix(path: Path) -> str:
 
 def read_records(path: Path, part: str, notes: Notes) -> list[Record]:
     """Read one data file by its extension, or a folder that is a split of a saved data set."""
-    readers = {".jsonl": _json_lines, ".ndjson": _json_lines, ".json": _json_array, ".txt": _text_lines}
     kind = data_suffix(path)
-    reader = readers.get(kind)
     if path.is_dir():
-        rows: Iterable[tuple[Mapping[str, object], str]] = _with_whole_numbers(_limited(path, saved_rows(path)))
+        rows: Iterable[Row] = _with_whole_numbers(_limited(path, saved_rows(path)))
     elif kind in TABLES:
         rows = _table_rows(path, notes)
-    elif reader is not None:
-        rows = reader(path, read_text(path, LARGEST, _WAY_OUT))
+    elif kind in (".jsonl", ".ndjson", ".json"):
+        rows = _checked(path, _json_rows(path) if kind == ".json" else json_lines(path, None))
+    elif kind == ".txt":
+        lines = _split_lines(read_text(path, LARGEST, _WAY_OUT))
+        rows = (({"text": line}, f"{path}:{number}") for number, line in enumerate(lines, start=1))
     else:
         raise InputError(
             f"{path} is not a .csv, .tsv, .jsonl, .json, .parquet, .xlsx or .txt file; convert it to one of them"
@@ -216,50 +218,29 @@ def _with_whole_numbers(rows: list[Row]) -> list[Row]:
     return rows
 
 
-def _text_lines(path: Path, text: str) -> Iterator[tuple[dict[str, object], str]]:
-    for number, line in enumerate(_split_lines(text), start=1):
-        yield {"text": line}, f"{path}:{number}"
+def _json_rows(path: Path) -> Iterator[Row]:
+    """The records of a list, or of an object: BBH's files have them beside a warning not to train on them."""
+    if head_of(path).removeprefix(BOM_UTF8).lstrip()[:1] == b"{":
+        rows = rows_in(json_object(path, LARGEST))
+        if rows is None:
+            raise InputError(f"{path} holds no list of records; make it a JSON array, or an object with one list")
+        yield from ((row, f"{path} (record {number})") for number, row in enumerate(rows, start=1))
+        return
+    for item, place in json_items(path):
+        if not isinstance(item, dict):
+            raise InputError(f'{place}: a record must be a JSON object such as {{"question": ...}}; correct it')
+        yield item, place
 
 
-def _json_lines(path: Path, text: str) -> Iterator[tuple[dict[str, object], str]]:
-    for number, line in enumerate(_split_lines(text), start=1):
-        if line.strip():
-            place = f"{path}:{number}"
-            yield _check_fields(_parse(line, place), place), place
-
-
-def _json_array(path: Path, text: str) -> Iterator[tuple[dict[str, object], str]]:
-    content = _parse(text, str(path), by_line=True)
-    # BBH's files are objects whose list of examples is beside a warning not to train on them.
-    if isinstance(content, dict):
-        lists = [value for value in content.values() if isinstance(value, list)]
-        content = lists[0] if len(lists) == 1 else content
-    if not isinstance(content, list):
-        raise InputError(f"{path} holds no list of records; make it a JSON array, or an object with one list")
-    for number, record in enumerate(content, start=1):
-        place = f"{path} (record {number})"
-        yield _check_fields(record, place), place
-
-
-def _parse(text: str, place: str, *, by_line: bool = False) -> object:
-    try:
-        value = json.loads(text)
-        # JSON can spell half a surrogate pair, which no tokenizer and no UTF-8 file can hold. Encoding finds it; the
-        # test before it is cheap, and most files need no more.
-        if "\\ud" in text.lower():
-            json.dumps(value, ensure_ascii=False).encode()
-    except json.JSONDecodeError as error:
-        where = f"{place}:{error.lineno}" if by_line else place
-        raise InputError(f"{where}: not valid JSON: {error.msg} (column {error.colno}); correct the line") from error
-    except UnicodeEncodeError as error:
-        raise InputError(f"{place}: not usable JSON: half a surrogate pair in a string; correct it") from error
-    except (ValueError, RecursionError) as error:
-        message = str(error).partition(";")[0] or "nested too deeply"
-        raise InputError(f"{place}: not usable JSON: {message}; correct it") from error
-    return value
-
-
-def _check_fields(value: object, place: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise InputError(f'{place}: a record must be a JSON object such as {{"question": ...}}; correct it')
-    return value
+def _checked(path: Path, rows: Iterable[Row]) -> list[Row]:
+    """Rows of JSON, which can spell halves of surrogate pairs, if no tokenizer or file stumbles over them."""
+    kept, size = [], 0
+    for values, place in rows:
+        try:
+            size += len(json.dumps(values, ensure_ascii=False).encode())
+        except UnicodeEncodeError as error:
+            raise InputError(f"{place}: not usable JSON: half a surrogate pair in a string; correct it") from error
+        if size > LARGEST:
+            raise InputError(f"{path}: its records have more than {_size(LARGEST)}; give fewer records")
+        kept.append((values, place))
+    return kept

@@ -203,11 +203,12 @@ def rows_of_object(path: Path) -> list[Row] | None:
         value = json_object(path) if is_one_line else {}
     except InputError:
         return None
-    rows = _rows_in(value)
+    rows = rows_in(value)
     return None if rows is None else [(row, f"{path} (row {number})") for number, row in enumerate(rows, start=1)]
 
 
-def _rows_in(value: dict[str, Any]) -> list[dict[str, Any]] | None:
+def rows_in(value: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """The rows in an object, by column or by row, as pandas writes them, or in its only list; None without rows."""
     columns, data = value.get("columns"), value.get("data")
     if isinstance(columns, list) and isinstance(data, list) and all(isinstance(row, list) for row in data):
         return [dict(zip(map(str, columns), row, strict=False)) for row in data]

@@ -135,10 +135,11 @@ def zip_members(path: Path) -> list[str]:
     return list(dict.fromkeys(info.filename for info in infos))
 
 
-def json_lines(path: Path, notes: Notes) -> Iterator[tuple[dict[str, Any], str]]:
+def json_lines(path: Path, notes: Notes | None) -> Iterator[tuple[dict[str, Any], str]]:
     """The objects of a file with one on each line, and the place of each.
 
     Lines that are not JSON objects, such as a last line that was cut off, are left out, with one note for the file.
+    Without notes they are an error.
     """
     broken: list[str] = []
     with open_stream(path) as stream:
@@ -147,15 +148,19 @@ def json_lines(path: Path, notes: Notes) -> Iterator[tuple[dict[str, Any], str]]
             if not line.strip():
                 continue
             place = f"{path}:{number}"
+            value = None
             try:
                 value = json.loads(line)
-            except (ValueError, RecursionError):  # also bytes that are not UTF-8
-                value = None
+            except (ValueError, RecursionError) as error:  # also bytes that are not UTF-8
+                if notes is None:
+                    raise InputError(f"{place}: not valid JSON: {str(error)[:100]}; correct the line") from error
             if isinstance(value, dict):
                 yield value, place
+            elif notes is None:
+                raise InputError(f'{place}: a record must be a JSON object such as {{"question": ...}}; correct it')
             else:
                 broken.append(place)
-    if broken:
+    if broken and notes is not None:
         what = counted(len(broken), "line", "is")
         notes.append(f"{path}: {what} left out, because it is not a JSON object; the first is {broken[0]}")
 
@@ -181,11 +186,11 @@ def json_items(path: Path, prefix: str = "item") -> Iterator[tuple[Any, str]]:
         raise InputError(f"{path}: not JSON after element {number} ({reason}); write it again") from error
 
 
-def json_object(path: Path) -> dict[str, Any]:
-    """The object that a small file has, of at most 64 MB, for example the description of a run."""
-    data = content_of(path, LARGEST_ITEM)
+def json_object(path: Path, most: int = LARGEST_ITEM) -> dict[str, Any]:
+    """The object that a file of at most so many bytes has, for example the description of a run."""
+    data = content_of(path, most)
     if data is None:
-        raise InputError(f"{path}: it is larger than {LARGEST_ITEM >> 20} MB; give another file")
+        raise InputError(f"{path}: it is larger than {most >> 20} MB; give another file")
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
