@@ -14,7 +14,7 @@ import typer
 from advisor.advice.drift import Judgement, change_interval, judge_accuracy, judge_gain, paired_gain
 from advisor.advice.gain import Gain
 from advisor.advice.recommendation import describe_gain
-from advisor.commands.command_line import GATE_FAILED, command_line, print_json
+from advisor.commands.command_line import GATE_FAILED, command_line, print_found
 from advisor.jobs.played import play_with_models
 from advisor.jobs.session import open_session
 from advisor.judge.judge import open_profiler
@@ -43,7 +43,7 @@ from advisor.strategies.strategy import Decoded, Single, Strategy
 from advisor.strategies.vote import can_vote
 from advisor.tasks.task import Example, clusters_of, sha256
 from ensemble.common.files import default_cache_dir
-from ensemble.common.text import counted, visible
+from ensemble.common.text import counted
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import DEFAULT
 from ensemble.models.spec import ModelSpec
@@ -96,10 +96,7 @@ def check(options: CheckOptions) -> None:
     fresh = (_from_logs if options.logs else _from_models)(run, promise, known, options, progress)
     min_gain = promise.min_gain if options.min_gain is None else options.min_gain
     found = _result(promise, fresh, min_gain, options.seed)
-    if options.as_json:
-        print_json(found)
-    else:
-        print(visible(found["text"]))
+    print_found(options, found)
     if found["verdict"] == "worse":
         raise typer.Exit(GATE_FAILED)
 

@@ -7,7 +7,7 @@ import json
 import platform
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -18,7 +18,7 @@ from typer.core import TyperCommand
 
 from advisor.options.option import Option, Options, Panel, options_of
 from advisor.options.shared import OutputOptions
-from ensemble.common.text import shortened
+from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
 from ensemble.plugins import version_of
 
@@ -87,7 +87,8 @@ def _parameter(field: dataclasses.Field[Any], option: Option, hint: Any) -> Para
     kind, is_optional = _without_none(hint)
     if get_origin(kind) is tuple:
         kind, is_optional = list[get_args(kind)[0]], True  # type: ignore[misc]
-    metavar = _metavar(option, kind)
+    choices = "|".join(option.one_of)
+    metavar = option.metavar or (choices if 0 < len(choices) <= _LONGEST_CHOICES else _METAVARS.get(kind, "TEXT"))
     default = Parameter.empty if field.default is dataclasses.MISSING else field.default
     if kind in _NUMBERS:
         # typer's words for a text that is no number are those of a library.
@@ -107,12 +108,6 @@ def _parameter(field: dataclasses.Field[Any], option: Option, hint: Any) -> Para
         details = typer.Option(*flags, metavar=metavar, help=option.help, rich_help_panel=option.panel, **shown)
     kind = kind | None if is_optional and default is not Parameter.empty else kind
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, details])
-
-
-def _metavar(option: Option, kind: Any) -> str:
-    """How ``--help`` calls the value of an option."""
-    choices = "|".join(option.one_of)
-    return option.metavar or (choices if 0 < len(choices) <= _LONGEST_CHOICES else _METAVARS.get(kind, "TEXT"))
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
@@ -152,8 +147,6 @@ def command_line() -> str:
 
 def for_output(text: str) -> str:
     """A model's text for standard output."""
-    from ensemble.common.text import visible
-
     # A terminal would obey escape sequences in it; a file or a program gets the text unchanged.
     return visible(text, keep_lines=True) if sys.stdout.isatty() else text
 
@@ -162,3 +155,11 @@ def print_json(value: Any) -> None:
     """Print a result as JSON."""
     # ASCII, because the reader's encoding is unknown, and so that no escape of a model's text reaches a terminal.
     print(json.dumps(value, indent=2, ensure_ascii=True))
+
+
+def print_found(options: OutputOptions, found: Mapping[str, Any]) -> None:
+    """Print what a command found: as JSON, or its text."""
+    if options.as_json:
+        print_json(found)
+    else:
+        print(visible(found["text"]))

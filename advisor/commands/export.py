@@ -150,7 +150,7 @@ def _card(plan: StrategyPlan, result: Result) -> str:
         "path.",
         *([prompts] if (prompts := prompt_section(plan.task)) else []),
         "## Evidence",
-        _evidence(plan.strategy, result),
+        *_evidence(plan.strategy, result),
         "## Licence",
         "No licence is set here. Each model keeps its own licence, whose conditions also apply to the text that it "
         "writes.",
@@ -166,17 +166,15 @@ def _place(member: ModelSpec) -> str:
     return f"a path, dtype {member.dtype or 'auto'}" if not revision else f"{escaped(checkpoint.path_or_id)}{revision}"
 
 
-def _evidence(strategy: Strategy, result: Result) -> str:
+def _evidence(strategy: Strategy, result: Result) -> tuple[str, ...]:
     """The figures of all strategies that the run compared, as Markdown."""
     if not result.strategies:
-        return "The run compared no strategies on held-out questions."
-    return "\n\n".join(
-        (
-            f"On {result.held_out:,} held-out questions of the task {escaped(result.task.name)}, in points, with the "
-            f"gain over the best single model. This folder has: {escaped(str(strategy))}.",
-            as_markdown(strategies(result)),
-            "The result does not hold for other tasks, other wordings of the prompt, or other versions of the models.",
-        )
+        return ("The run compared no strategies on held-out questions.",)
+    return (
+        f"On {result.held_out:,} held-out questions of the task {escaped(result.task.name)}, in points, with the gain "
+        f"over the best single model. This folder has: {escaped(str(strategy))}.",
+        as_markdown(strategies(result)),
+        "The result does not hold for other tasks, other wordings of the prompt, or other versions of the models.",
     )
 
 

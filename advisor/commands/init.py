@@ -19,7 +19,6 @@ from advisor.tasks.draft.guesses import Given, Guess, guess
 from advisor.tasks.draft.task_text import Trial, check_free, text_of_task, try_out, write_task
 from advisor.tasks.metrics import OF_CORPORA, get_metric, metric_names
 from advisor.tasks.tables.rows import stem_of
-from advisor.tasks.task import Example
 from ensemble.common.text import counted, visible
 from ensemble.errors import InputError
 
@@ -124,7 +123,8 @@ def _show(text: str, trial: Trial) -> None:
         print(f"--- Prompt {number} of {len(trial.dev.examples):,} dev questions ---")
         print(_plain(_shortened(example.prompt)))
         if any(example.accepted):
-            print(f"--- Reference: {_plain(_shown_reference(example))}")
+            more = f" (and {len(example.accepted) - 1} more)" if len(example.accepted) > 1 else ""
+            print(f"--- Reference: {_plain(_shortened(example.accepted[0], 200) + more)}")
     for note in dict.fromkeys((*trial.dev.notes, *trial.held_out.notes)):
         print(f"Note: {_plain(note)}")
     print(f"\n{len(trial.dev.examples):,} dev questions choose, {len(trial.held_out.examples):,} held-out ones verify.")
@@ -149,24 +149,12 @@ def _show(text: str, trial: Trial) -> None:
             f"{score.value:.2f}. Change metric, reference or extract."
         )
     if trial.alike:
-        print(f"Warning: {_plain(_alike_line(trial))}")
-
-
-def _alike_line(trial: Trial) -> str:
-    """Which different references, or options, count as one answer, and what tells them apart."""
-    way = "change these"
-    if not any(get_metric("exact_match").score(other, (one,), ())[0] for one, other in trial.alike):
-        way = "--metric exact_match tells them apart"
-    pairs = ", ".join(f"{_shortened(one, 80)!r} and {_shortened(other, 80)!r}" for one, other in trial.alike[:3])
-    count = len(trial.alike)
-    return (
-        f"{counted(count, 'pair')} of different answers count as one, so a wrong response can be right: {pairs}; {way}."
-    )
-
-
-def _shown_reference(example: Example) -> str:
-    more = f" (and {len(example.accepted) - 1} more)" if len(example.accepted) > 1 else ""
-    return _shortened(example.accepted[0], 200) + more
+        way = "change these"
+        if not any(get_metric("exact_match").score(other, (one,), ())[0] for one, other in trial.alike):
+            way = "--metric exact_match tells them apart"
+        pairs = ", ".join(f"{_shortened(one, 80)!r} and {_shortened(other, 80)!r}" for one, other in trial.alike[:3])
+        count = f"{counted(len(trial.alike), 'pair')} of different answers"
+        print(_plain(f"Warning: {count} count as one, so a wrong response can be right: {pairs}; {way}."))
 
 
 def _shortened(text: str, most: int = _MOST_SHOWN) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from advisor.advice.labels import (
 )
 from advisor.advice.recommendation import recommend
 from advisor.advice.rules import find_copies, fitting_voters, profile_candidates, rank
-from advisor.commands.command_line import command_line, print_json
+from advisor.commands.command_line import command_line, print_found
 from advisor.jobs.figures import (
     candidate_figures,
     provenance_of_logs,
@@ -63,7 +63,7 @@ from advisor.tasks.tables.values import text_of
 from advisor.tasks.task import Task, clusters_of
 from ensemble.common.files import write_text
 from ensemble.common.schema import validated, written
-from ensemble.common.text import counted, shortened, visible
+from ensemble.common.text import counted, shortened
 from ensemble.errors import InputError, UniteError
 from reports.formats import as_csv
 
@@ -111,15 +111,7 @@ class _Chosen(NamedTuple):
 
 def label(options: LabelOptions) -> None:
     """Write the table of the questions that need a label next, and print what it has."""
-    summary = _label(options, Progress(quiet=options.quiet))
-    if options.as_json:
-        print_json(summary)
-    else:
-        print(visible(summary["text"]))
-
-
-def _label(options: LabelOptions, progress: Progress) -> dict[str, Any]:
-    of_select = options.of_select
+    progress, of_select = Progress(quiet=options.quiet), options.of_select
     answers = _answers(of_select, command_line(), progress)
     first = answers.to_choose(options.seed)
     if options.labels is None:
@@ -131,7 +123,8 @@ def _label(options: LabelOptions, progress: Progress) -> dict[str, Any]:
             f"{options.table}: {counted(len(first), 'question')} to label, of {counted(n, 'dev question')}; to the "
             f"others all models give the same answer. Then add the held-out questions: --labels {options.table}"
         )
-        return {"table": str(options.table), "choose": len(first), "dev": n, "text": text}
+        print_found(options, {"table": str(options.table), "choose": len(first), "dev": n, "text": text})
+        return
     table, chosen = _read(of_select, answers, first, progress)
     if chosen.strategy is None:
         raise InputError(_no_vote(chosen, of_select))
@@ -146,16 +139,9 @@ def _label(options: LabelOptions, progress: Progress) -> dict[str, Any]:
         f"{size:.1f} points with 80% probability, or a smaller one if both are often wrong. Then: advisor select "
         f"--labels {options.table}, with the same models and questions."
     )
-    return {
-        "table": str(options.table),
-        "choose": len(first),
-        "dev": len(answers.dev.task.examples),
-        "verify": differ,
-        "held_out": n,
-        "accuracy": len(wanted),
-        "shown_gain": size,
-        "text": text,
-    }
+    dev = {"choose": len(first), "dev": len(answers.dev.task.examples)}
+    held_out = {"verify": differ, "held_out": n, "accuracy": len(wanted), "shown_gain": size}
+    print_found(options, {"table": str(options.table), **dev, **held_out, "text": text})
 
 
 def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> tuple[Result, Iterator[Sample]]:

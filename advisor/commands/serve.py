@@ -59,8 +59,11 @@ def serve(options: ServeOptions) -> None:
                     "--raw and /v1/completions send texts as they are"
                 )
 
+        def stopping() -> None:
+            print("advisor: stopping; finishing running requests, a second signal ends them at once", file=sys.stderr)
+
         connections = options.max_connections
-        server = GracefulServer(app, engine, bound, connections=connections, ready=ready, stopping=_print_stopping)
+        server = GracefulServer(app, engine, bound, connections=connections, ready=ready, stopping=stopping)
         # Many requests cause collections, which would visit libraries and models while the decoder waits.
         keep_present()
         server.run_bound()
@@ -76,7 +79,3 @@ def _print_ready(address: str, name: str, *, open_to_all: bool, has_key: bool) -
             file=sys.stderr,
         )
     print(f"{address}/v1", flush=True)
-
-
-def _print_stopping() -> None:
-    print("advisor: stopping; finishing running requests, a second signal ends them at once", file=sys.stderr)
