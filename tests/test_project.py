@@ -132,6 +132,13 @@ def test_help_loads_no_model_library():
     assert loaded & {"torch", "transformers", "datasets", "matplotlib.pyplot", "sklearn", "scipy"} == set()
 
 
+def test_commands_that_can_do_without_models_load_no_model_library():
+    names = ("select", "compare", "label", "report", "init", "check", "judge", "export")
+    code = f"import sys, {', '.join(f'advisor.commands.{name}' for name in names)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {"torch", "transformers", "tokenizers", "datasets", "safetensors"} & {*done.stdout.split()} == set()
+
+
 def test_files_name_no_machine_path_and_no_registry():
     patterns = {
         "a path that only one machine has": r"(?<![\w.~}<\\/$-])/(?:(?:work|opt|root)\b|(?:home|Users)/)",

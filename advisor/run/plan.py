@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from advisor.models.fit import check_device, check_set, place_models
 from advisor.models.loaded_models import ALONE, load_ensemble, silence_libraries
@@ -28,7 +28,6 @@ from advisor.strategies.strategy import Decoded, Single, Strategy
 from advisor.strategies.vote import VOTE_METRICS, VoteReader
 from advisor.tasks import Task
 from advisor.tasks.task import LM_EVAL
-from ensemble.api import Ensemble
 from ensemble.common.files import default_cache_dir, exists
 from ensemble.common.garbage import keep_present
 from ensemble.common.pool_option import given_by
@@ -41,6 +40,9 @@ from ensemble.models.spec import THINK, Checkpoint, EnsembleSpec, ModelSpec, res
 from ensemble.saved import folder as savedfolder
 from ensemble.saved.ensemble_json import member_of, member_to_json
 from ensemble.servers.address import PREFIX, read_address, why_not_decodable
+
+if TYPE_CHECKING:
+    from ensemble.api import Ensemble
 
 Rerun = TypeVar("Rerun", CheckOptions, EvaluateOptions)
 RUN_AGAIN = "run `advisor select` again"
