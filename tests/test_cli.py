@@ -200,56 +200,30 @@ def finished_run(values: dict[str, Any]) -> Result:
 def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
     """A result of many candidates, all but two of which the rules reject."""
     status = ["primary", "selected", *["rejected"] * (candidates - 2)]
+    measured = {"accuracy_ci": [80.0, 95.0], "mean_length": 12.0, "accuracy_macro": 88.0, "truncated": 1}
+    compared = {"draws": 1, "n": 1, "best_single_model": "a", "questions": 2, "cross_fitted": True, "shown": "not_yet"}
+    figures = (
+        ("vote", ["a", "b", "c"], 4.0, 0.0004, 2.25),
+        ("single", ["a"], 0.0, None, 1.0),
+        ("vote", ["a", "b"], -3.0, 0.3, 1.0),
+    )
+    cost = {"calls_per_question": 2.25, "seconds_per_question": 0.5, "price_per_1000": 1.2}
+    vote = {"strategy": "vote", "members": ["a", "b", "c"], "draws": 1, "shown": "not_yet", "text": "Ask a, b and c."}
     return {
         "task": {"name": "sums", "n": 300, "split": "dev"},
         "candidates": [
-            {
-                "model": names.format(n),
-                "accuracy": 90.0 - n,
-                "accuracy_ci": [80.0, 95.0],
-                "mean_length": 12.0,
-                "accuracy_macro": 88.0,
-                "truncated": 1,
-                "status": status[n],
-                "reason": f"reason {n}",
-                "close_call": None,
-            }
+            {"model": names.format(n), "accuracy": 90.0 - n, "status": status[n], "reason": f"reason {n}", **measured}
             for n in range(candidates)
         ],
-        "prediction": None,
-        "ensemble": None,
         "strategies": [
-            {
-                "strategy": name,
-                "members": members,
-                "draws": 1,
-                "n": 1,
-                "best_single_model": "a",
-                "accuracy": 50.0 + gain,
-            }
-            | {
-                "measured_gain": gain,
-                "questions": 2,
-                "cross_fitted": True,
-                "expected_gain": gain - 1,
-                "p_no_gain": p,
-                "p_adjusted": p,
-                "calls_per_question": calls,
-            }
-            | {"shown": "not_yet"}
-            for name, members, gain, p, calls in (
-                ("vote", ["a", "b", "c"], 4.0, 0.0004, 2.25),
-                ("single", ["a"], 0.0, None, 1.0),
-                ("vote", ["a", "b"], -3.0, 0.3, 1.0),
-            )
+            {"strategy": name, "members": members, "accuracy": 50.0 + gain, "calls_per_question": calls}
+            | {"measured_gain": gain, "expected_gain": gain - 1, "p_no_gain": p, "p_adjusted": p, **compared}
+            for name, members, gain, p, calls in figures
         ],
         "advice": {
             "verdict": "unclear",
             "text": "The set was not run.",
-            "recommendation": {"strategy": "vote", "members": ["a", "b", "c"], "draws": 1, "shown": "not_yet"}
-            | {"text": "Ask a, b and c.", "calls_per_question": 2.25, "seconds_per_question": 0.5}
-            | {"price_per_1000": 1.2, "expected_gain": 3.0, "expected_gain_ci": [0.5, 5.4]},
-            "confidence": 0.9,
+            "recommendation": {**vote, **cost, "expected_gain": 3.0, "expected_gain_ci": [0.5, 5.4]},
             "warnings": ["The models guess."],
         },
     }
