@@ -175,26 +175,24 @@ def test_a_module_without_what_its_kind_needs_is_one_line(kind: str, load: Any, 
         load("ours")
 
 
+def write_task(folder: Path, metric: str) -> Path:
+    (folder / "q.jsonl").write_text('{"q": "1 + 1", "a": "2"}\n{"q": "1 + 2", "a": "3"}\n')
+    data = "data: {dev: q.jsonl, held_out: q.jsonl}"
+    (folder / "t.yaml").write_text(f"name: t\n{data}\nprompt: '{{{{q}}}}'\nreference: '{{{{a}}}}'\nmetric: {metric}\n")
+    return folder / "t.yaml"
+
+
 def test_a_metric_that_cannot_be_loaded_ends_only_its_tasks(install: Install, tmp_path: Path) -> None:
     install("metric", "ours", "raise ImportError('no')\n")
-    (tmp_path / "q.jsonl").write_text('{"q": "1 + 1", "a": "2"}\n{"q": "1 + 2", "a": "3"}\n')
-    for metric in ("ours", "number"):
-        (tmp_path / f"{metric}.yaml").write_text(
-            f"name: t\ndata: {{dev: q.jsonl, held_out: q.jsonl}}\nprompt: '{{{{q}}}}'\nreference: '{{{{a}}}}'\n"
-            f"metric: {metric}\n"
-        )
-    assert len(load_task(tmp_path / "number.yaml").examples) == 1
+    assert len(load_task(write_task(tmp_path, "number")).examples) == 1
     with pytest.raises(InputError, match=r"^metric ours of house 1\.5 .* cannot be loaded \(ImportError: no\)"):
-        load_task(tmp_path / "ours.yaml")
+        load_task(write_task(tmp_path, "ours"))
 
 
 def test_a_metric_is_named_with_its_package_where_metrics_are_listed(install: Install, tmp_path: Path) -> None:
     install("metric", "ours", "")
-    (tmp_path / "t.yaml").write_text(
-        "name: t\ndata: {dev: q.jsonl, held_out: q.jsonl}\nprompt: 'a'\nreference: 'b'\nmetric: none_such\n"
-    )
     with pytest.raises(InputError, match=r"choose among bleu, .*, number_comma, ours \(house 1\.5\), pass_at_1, .*$"):
-        load_task(tmp_path / "t.yaml")
+        load_task(write_task(tmp_path, "none_such"))
 
 
 def test_a_log_format_that_cannot_be_loaded_ends_no_reading_of_others(install: Install, tmp_path: Path) -> None:
@@ -264,11 +262,7 @@ def test_a_choice_that_cannot_be_taken_names_the_method_and_its_package(
 ) -> None:
     chooser = f"class Chooser:\n    def choose(self, *a): return {taken}\n"
     install("method", "ours", METHOD.replace("pass", "return Chooser()") + chooser)
-    (tmp_path / "q.jsonl").write_text('{"q": "1 + 1", "a": "2"}\n{"q": "1 + 2", "a": "3"}\n')
-    (tmp_path / "t.yaml").write_text(
-        "name: t\ndata: {dev: q.jsonl, held_out: q.jsonl}\nprompt: '{{q}}'\nreference: '{{a}}'\nmetric: number\n"
-    )
-    task = load_task(tmp_path / "t.yaml")
+    task = load_task(write_task(tmp_path, "number"))
     (example,) = task.examples
     responses = {name: Profile(name, (Answer(example.id, "2", "2", 1.0, "eos"),)) for name in "ab"}
     flow = partial(choosing, "ours", get_module("ours").make(), 2)
