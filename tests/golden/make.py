@@ -153,7 +153,7 @@ def judge(case: Case) -> None:
         csv.writer(file).writerow(("id", "model", "label"))
         for number, sample in enumerate(samples[-16:]):
             csv.writer(file).writerows((sample["id"], name, number % 3 and 1) for name in sample["responses"])
-    case.printed["judge"] = json.loads(case.advisor("judge", "run", "--labels", "labels.csv", "--json"))
+    case.printed["judge"] = json.loads(case.advisor("judge", "run", "--labels", "labels.csv", "--json", "--quiet"))
 
 
 def comparing_judge(case: Case) -> None:
