@@ -331,31 +331,30 @@ STRATEGY = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value"), STRATEGY, ids=lambda value: repr(value)[:30])
-def test_an_odd_strategy_is_one_line(run: Place, key: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    recommend(run, **{"strategy": "learned_vote", "weights": [3.0, 2.0, 1.0], key: value})
+def test_an_odd_strategy_is_one_line(run: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LoadedModels, "ensemble", lambda *_: pytest.fail("a model was loaded"))
-    assert "result.json" in run.refused("run", "run", QUESTION)
+    whole = run.json()
+    for key, value in STRATEGY:
+        write(run, whole)
+        recommend(run, **{"strategy": "learned_vote", "weights": [3.0, 2.0, 1.0], key: value})
+        assert "result.json" in run.refused("run", "run", QUESTION), (key, value)
 
 
-@pytest.mark.parametrize(
-    ("part", "key", "value", "says"),
-    [
+def test_odd_answers_are_one_line(run: Place) -> None:
+    recommend(run)
+    whole = run.json()
+    for part, key, value, says in (
         ("task", "extract", "(", "extract cannot be used"),
         ("task", "extract", ["x"], "extract should be a text"),
         ("task", "metric", "contains", "votes are read by exact_match, number"),
         ("task", "metric", "../x", "votes are read by"),
         ("task", "metric", {}, "task.metric should be a text"),
         ("advice", "recommendation", [], "recommendation should be an object"),
-        (None, "strategies", [7], "strategies[0] should be an object"),
-    ],
-)
-def test_odd_answers_are_one_line(run: Place, part: str | None, key: str, value: object, says: str) -> None:
-    recommend(run)
-    result = run.json()
-    (result if part is None else result[part])[key] = value
-    write(run, result)
-    assert says in run.refused("run", "run", QUESTION)
+    ):
+        write(run, {**whole, part: {**whole[part], key: value}})
+        assert says in run.refused("run", "run", QUESTION)
+    write(run, {**whole, "strategies": [7]})
+    assert "strategies[0] should be an object" in run.refused("run", "run", QUESTION)
 
 
 def test_draws_are_a_whole_number_that_a_server_can_write_and_routes_lead_to_members(run: Place) -> None:
@@ -427,26 +426,23 @@ def test_an_exported_strategy_names_servers_that_need_consent(run: Place, raw: R
     assert (pushed.status, pushed.out) == (2, "")
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("unknown", 1),
-        ("models", [7]),
-        ("models", [{"name": "a", "server": {"address": "http://x"}}] * 3),
-        ("models", [{"name": "\x1b", "server": {"address": "openai:http://x#m"}}] * 3),
-        ("generation", {"stop": [""]}),
-        ("task", {"metric": "number", "extract": BOMB}),
-        ("task", {"metric": "number", "template": {"question": 7}}),
-        ("task", None),
-    ],
-)
-def test_an_odd_value_in_a_strategy_file_is_one_line(run: Place, key: str, value: object) -> None:
+def test_an_odd_value_in_a_strategy_file_is_one_line(run: Place) -> None:
     assert run.advisor("export", "run", "out", "--strategy", "vote").status == 0
-    path = run.folder / "out" / "strategy.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {key: value}), encoding="utf-8")
-    ran = run.advisor("run", "out", QUESTION)
-    assert (ran.status, ran.out) == (2, "")
-    assert "strategy.json" in ran.line
+    whole = run.json("out/strategy.json")
+    for odd in (
+        {"unknown": 1},
+        {"models": [7]},
+        {"models": [{"name": "a", "server": {"address": "http://x"}}] * 3},
+        {"models": [{"name": "\x1b", "server": {"address": "openai:http://x#m"}}] * 3},
+        {"generation": {"stop": [""]}},
+        {"task": {"metric": "number", "extract": BOMB}},
+        {"task": {"metric": "number", "template": {"question": 7}}},
+        {"task": None},
+    ):
+        run.write("out/strategy.json", json.dumps(whole | odd))
+        ran = run.advisor("run", "out", QUESTION)
+        assert (ran.status, ran.out) == (2, ""), odd
+        assert "strategy.json" in ran.line
 
 
 # --- Reading ---

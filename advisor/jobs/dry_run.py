@@ -522,8 +522,9 @@ def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     if total["price"] is None:
         yield "price        no prices in the pool file"
     else:
-        whose = ["single models", *["the fusion"] * bool(total["reading"]), *["judges"] * bool(total["judging"])]
-        yield f"price        at most {price(total['price'])} for {join(whose)}"
+        asked_for = {"single models": True, "the fusion": total["reading"], "judges": total["judging"]}
+        whose = join([name for name, count in asked_for.items() if count])
+        yield f"price        at most {price(total['price'])} for {whose}"
     said = {model["problem"] for _, model in asked}
     yield from problem_lines([problem for problem in plan["problems"] if problem not in said])
     yield "Nothing was run or written."
