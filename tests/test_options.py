@@ -127,7 +127,7 @@ MODELS_ONLY = {
 
 @pytest.mark.parametrize(("name", "value"), MODELS_ONLY.items())
 def test_an_option_for_models_is_refused_where_none_runs(name: str, value: object) -> None:
-    flag = options_of(SelectOptions)[name].name
+    flag = options_of(SelectOptions)[name].flag
     no_effect = f"{flag} has no effect with --logs, which gives responses instead of models; leave out one of them"
     assert refused(SelectOptions, logs=("log.jsonl",), **{name: value}) == no_effect
     assert refused(SelectOptions, scores=Path("s.json"), **{name: value}).startswith(
@@ -143,7 +143,7 @@ LOGS_ONLY = {"metric": "number", "column": ("question=q",), "score_map": "yes=1"
 
 @pytest.mark.parametrize(("name", "value"), LOGS_ONLY.items())
 def test_an_option_of_logs_is_refused_without_logs(name: str, value: object) -> None:
-    flag = options_of(SelectOptions)[name].name
+    flag = options_of(SelectOptions)[name].flag
     says = f"{flag} is for --logs, and has no effect without it; add --logs, or leave out {flag}"
     assert refused(SelectOptions, pool="demo", **{name: value}) == says
     assert refused(CheckOptions, **{name: value}) == says

@@ -130,7 +130,7 @@ def _value(option: Option, field: dataclasses.Field[Any], hint: Any, value: Any)
     try:
         return kind(value)
     except ValueError:
-        raise InputError(f"{option.name} {shortened(value, _LONGEST_VALUE)}: give {_NUMBERS[kind]}") from None
+        raise InputError(f"{option.flag} {shortened(value, _LONGEST_VALUE)}: give {_NUMBERS[kind]}") from None
 
 
 def versions() -> dict[str, str]:

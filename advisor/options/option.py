@@ -62,7 +62,7 @@ class Option:
     """What is said of an option beside its type and its default."""
 
     help: str
-    flag: str  # its name on the command line, with a slash before the form that turns it off
+    flag: str  # its name on the command line, and in messages
     also: str | None = None  # a second flag with the same meaning
     is_argument: bool = False  # it has a place on the command line instead of a flag
     panel: Panel | None = None  # its heading in ``--help``; None for that of its class
@@ -76,11 +76,6 @@ class Option:
     within: Range | None = None
     one_of: Collection[str] = ()  # its values, if it has only these
     read: Callable[[str], Any] | None = None  # reads a text of the command line; None for the type's form
-
-    @property
-    def name(self) -> str:
-        """Its name in messages."""
-        return self.flag.partition("/")[0]
 
 
 def option(default: T, help: str, flag: str = "", **more: Any) -> T:
@@ -120,15 +115,20 @@ class Options:
 
     def __post_init__(self) -> None:
         declared = options_of(type(self))
-        given = {name: declared[name] for name in self._given() if name in declared}
+        fields = (field for field in dataclasses.fields(self) if field.name in declared)
+        given = {each.name: declared[each.name] for each in fields if getattr(self, each.name) != each.default}
         for name, each in given.items():
-            _check_value(each, getattr(self, name))
+            value = getattr(self, name)
+            if each.one_of and value not in each.one_of:
+                raise InputError(f"{each.flag} {value}: not one of {', '.join(each.one_of)}")
+            if each.within is not None and value not in each.within:
+                raise InputError(f"{each.flag} {value:g}: give {each.within.words}")
         for name, each in given.items():
             self._check_source(each)
             if each.needs is not None:
                 self._check_needs(name, each, each.needs, given)
             if other := next((given[field] for field in each.unless if field in given), None):
-                raise InputError(f"{each.name} has no effect with {other.name}; leave out one of them")
+                raise InputError(f"{each.flag} has no effect with {other.flag}; leave out one of them")
 
     @property
     def source(self) -> Source | None:
@@ -137,20 +137,19 @@ class Options:
 
     def stored_settings(self) -> dict[str, Any]:
         """The options that are set and change figures, by field, as JSON holds them."""
-        values = {name: getattr(self, name) for name, each in options_of(type(self)).items() if each.is_setting}
-        # By identity: a seed of 0 is set, although 0 equals False.
-        set_ones = {
-            name: each for name, each in values.items() if each is not None and each is not False and each != ()
-        }
-        return {name: _plain(each) for name, each in set_ones.items()}
+        settings = {}
+        for name in (name for name, each in options_of(type(self)).items() if each.is_setting):
+            value = getattr(self, name)
+            # By identity: a seed of 0 is set, although 0 equals False.
+            if value is not None and value is not False and value != ():
+                value = list(value) if isinstance(value, tuple) else value
+                settings[name] = str(value) if isinstance(value, Path) else value
+        return settings
 
     def shared(self, kind: type[Options]) -> dict[str, Any]:
         """The values of the fields that another class has, too."""
         names = (field.name for field in dataclasses.fields(kind))
         return {name: getattr(self, name) for name in names if hasattr(self, name)}
-
-    def _given(self) -> list[str]:
-        return [each.name for each in dataclasses.fields(self) if getattr(self, each.name) != each.default]
 
     def _check_source(self, option: Option) -> None:
         source = self.source
@@ -159,8 +158,8 @@ class Options:
         if source in _INSTEAD and set(option.sources) != {"logs"}:
             reason, way_out = f"has no effect with {_INSTEAD[source]}", "leave out one of them"
         else:
-            reason, way_out = "is for --logs, and has no effect without it", f"add --logs, or leave out {option.name}"
-        raise InputError(f"{option.name} {reason}; {way_out}")
+            reason, way_out = "is for --logs, and has no effect without it", f"add --logs, or leave out {option.flag}"
+        raise InputError(f"{option.flag} {reason}; {way_out}")
 
     def _check_needs(
         self, name: str, option: Option, needs: tuple[str, tuple[str, ...]], given: Mapping[str, Option]
@@ -169,9 +168,9 @@ class Options:
         if getattr(self, needed) in values or (not values and needed in given):
             return
         value = getattr(self, name)
-        own = option.name if isinstance(value, bool) else f"{option.name} {_words(value)}"
-        other = " ".join([options_of(type(self))[needed].name, " or ".join(values)]).rstrip()
-        raise InputError(f"{own} has no effect without {other}; add {other}, or leave out {option.name}")
+        own = option.flag if isinstance(value, bool) else f"{option.flag} {value}"
+        other = " ".join([options_of(type(self))[needed].flag, " or ".join(values)]).rstrip()
+        raise InputError(f"{own} has no effect without {other}; add {other}, or leave out {option.flag}")
 
 
 def options_of(options: type[Options]) -> dict[str, Option]:
@@ -182,25 +181,6 @@ def options_of(options: type[Options]) -> dict[str, Option]:
             flag = each.flag or (each.metavar if each.is_argument else f"--{field.name.replace('_', '-')}")
             found[field.name] = dataclasses.replace(each, flag=flag)
     return found
-
-
-def _check_value(option: Option, value: Any) -> None:
-    if option.one_of and value not in option.one_of:
-        raise InputError(f"{option.name} {value}: not one of {', '.join(option.one_of)}")
-    if option.within is not None and value not in option.within:
-        raise InputError(f"{option.name} {value:g}: give {option.within.words}")
-
-
-def _words(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 _LONGEST = 60  # characters of a wrong value in a message
