@@ -9,7 +9,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfi
 # The Python for `make test-versions`, and the tests of both: those of code that Python's own library, numpy, scipy, torch,
 # tokenizers, pydantic, jinja or pyarrow may treat otherwise in another version.
 PYTHONS ?= python3.13
-QUICK := api evidence init logs_table pool prompts report saved tasks_format tasks_metrics top_k unite_step
+QUICK := advice api init logs_table pool prompts report saved tasks_format tasks_metrics top_k unite_step
 QUICK_PACKAGES := pytest pytest-timeout pytest-xdist hypothesis '.[openai]'
 # The Python for `make test-lowest`.
 OLDEST ?= python3.10

@@ -167,7 +167,6 @@ SECOND_LANE: dict[str, str] = {
     "test_remote.py": "starts another project's server",
     "test_report.py::test_no_library_that_runs_models_is_loaded": "starts a process",
     "test_report_browser.py": "drives a browser",
-    "test_report_decision_browser.py": "drives a browser",
     "test_report_hostile.py::test_a_thousand_strategies_with_a_thousand_members_each_make_a_small_page": "is large",
     "test_report_hostile.py::test_no_payload_changes_the_markup": "writes many reports",
     "test_reward_models.py::test_pairrm_cuts_the_question_and_the_responses_apart": "reads long texts",
@@ -181,7 +180,7 @@ SECOND_LANE: dict[str, str] = {
     "test_tasks_builtin.py::test_gsm8k_dev_is_300_of_train_and_held_out_is_all_of_test": "reads all of gsm8k",
     "test_tasks_builtin.py::test_mmlu_has_57_subjects_whose_lines_are_whole": "reads all of mmlu",
     "test_tasks_lmeval.py::test_an_unknown_name_gets_near_ones_and_a_group_gets_its_tasks": "reads all of lm-eval",
-    "test_votes.py::test_the_flow_and_the_shortcut_of_a_vote_agree_on_ten_thousand_ballots": "is long",
+    "test_learned_vote.py::test_the_flow_and_the_shortcut_of_a_vote_agree_on_ten_thousand_ballots": "is long",
     "test_warnings.py::test_doubts_are_in_the_files_of_a_run_as_codes_figures_and_sentences": "runs on eight models",
     "test_tasks_vs_lmeval.py": "compares with lm-eval",
 }
@@ -195,7 +194,7 @@ measures it.
 
 CASES: dict[str, int] = {
     "test_corrected_judge.py::test_intervals_contain_the_truth_as_often_as_they_say": 2,
-    "test_cross_fitting.py::test_a_correction_lowers_no_p_value": 3,
+    "test_gain.py::test_a_correction_lowers_no_p_value": 3,
     "test_decoder.py::test_ids_text_and_end_are_those_of_the_reference": 8,
     "test_decoder_joining.py::test_a_text_is_what_it_is_alone_whoever_joins_and_leaves": 2,
     "test_decoder_models.py::test_a_member_without_a_cache_goes_together_with_one_that_has": 2,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from advisor.advice.comparison import StrategyResult, compare_strategies
 from advisor.advice.pairs import all_pairs
@@ -17,6 +19,15 @@ from advisor.advice.recommendation import advise, close_calls, moved_warning
 from advisor.advice.rules import select
 from advisor.advice.sequential import questions_range
 from advisor.records import Answer, Decision, Limits, Profile, Selection, Standing
+from advisor.statistics import (
+    accuracy_interval,
+    bonett_price,
+    compare,
+    mcnemar,
+    paired_intervals,
+    questions_needed,
+    sign_flip,
+)
 from advisor.strategies.strategy import AnsweredSplit, Decoded, Replay
 from advisor.tasks.task import Example, Signature, Task
 from ensemble.errors import UniteError
@@ -75,19 +86,16 @@ def test_a_significant_loss_is_a_reason_to_use_the_best_single_model() -> None:
     assert "unite scores 62.0 points, and a, the best single model, 68.0" in advice.text
 
 
-def test_a_gain_that_may_be_chance_is_not_advised() -> None:
+def test_a_gain_that_may_be_chance_is_not_advised_and_comes_with_a_range_of_questions() -> None:
     advice = advise(FITTING, together(gained=20, lost=15, both=300, n=500))
     assert advice.verdict == "unclear"
     assert advice.text.startswith("Cannot tell whether a and b, decoded together, are better than a alone:")
-
-
-def test_a_doubtful_gain_comes_with_a_range_of_questions() -> None:
-    advice = advise(FITTING, together(gained=20, lost=15, both=300, n=500))
     assert advice.questions_needed is not None
     low, high = advice.questions_needed
     assert high is None
     assert f"you need {low:,} or more held-out questions in total" in advice.text
     assert "there may be no gain" in advice.text
+    assert advice.text.endswith(real_sets())
 
 
 def test_dev_questions_that_the_set_answered_are_no_held_out_questions() -> None:
@@ -108,15 +116,6 @@ def test_an_interval_that_leaves_out_zero_without_correction_is_explained() -> N
     assert "has no correction" not in advise(FITTING, together(gained=60, lost=40, both=361, n=500)).text
 
 
-@pytest.mark.parametrize("run", [None, together(gained=20, lost=15, both=300, n=500)])
-def test_where_nothing_is_shown_the_advice_says_what_sets_of_real_models_came_to(run: StrategyResult | None) -> None:
-    assert advise(FITTING, run).text.endswith(real_sets())
-
-
-def test_where_the_users_own_questions_show_a_gain_other_models_do_not_matter() -> None:
-    assert real_sets() not in advise(FITTING, together(gained=60, lost=34, both=361, n=500)).text
-
-
 @settings(deadline=None)
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(1, 60))
 def test_the_verdict_and_the_interval_never_contradict_each_other(gained: int, lost: int, both: int) -> None:
@@ -133,7 +132,7 @@ def test_a_set_that_was_not_run_is_not_judged_and_says_how_to_verify() -> None:
     advice = advise(FITTING)
     assert advice.verdict == "unclear"
     assert advice.text.startswith("Cannot tell whether a and b, decoded together, are better than a alone")
-    assert "without --no-verify" in advice.text
+    assert "without --no-verify" in advice.text and advice.text.endswith(real_sets())
 
 
 def test_where_nothing_fits_the_rules_no_model_is_advised() -> None:
@@ -165,14 +164,7 @@ def test_one_candidate_is_used_alone() -> None:
 def test_few_questions_are_said_to_tell_little() -> None:
     assert "20 questions tell little: one question is 5.0 points." in advise(FITTING, together(2, 1, 9, 20)).text
     assert "tell little" not in advise(FITTING, together(2, 1, 9, 30)).text
-
-
-def test_nothing_right_at_all_points_to_the_prompt() -> None:
-    assert "look at the prompt" in advise(FITTING, together(0, 0, 0, 50)).text
-
-
-def test_a_best_single_model_that_is_always_right_leaves_nothing_to_gain() -> None:
-    assert "nothing to gain" in advise(FITTING, together(0, 0, 50, 50)).text
+    assert "6.1 points worse on the held-out questions than on dev" in (moved_warning(-6.1) or "")
 
 
 # --- Margins ---
@@ -198,17 +190,15 @@ def test_a_gap_far_from_its_limit_holds() -> None:
     assert far.text is None
 
 
-@pytest.mark.parametrize("right", [142, 138])  # 9 and 11 points behind
-def test_a_gap_close_to_its_limit_may_flip_either_way(right: int) -> None:
-    [call] = close_calls(members(160, right), "a", Limits()).values()
-    assert call.gap_ci[0] < 10 < call.gap_ci[1]
-    assert GAP_FLIPS in (call.text or "")
-
-
-@pytest.mark.parametrize("length", [39, 41])
-def test_a_length_ratio_close_to_its_limit_may_flip_either_way(length: int) -> None:
-    [call] = close_calls(members(160, 158, lengths=(20, length)), "a", Limits()).values()
-    assert LENGTH_FLIPS in (call.text or "") and GAP_FLIPS not in (call.text or "")
+@pytest.mark.parametrize(
+    ("right", "length", "says"),
+    # 9 and 11 points behind, and a little less and more than twice as long.
+    [(142, 20, GAP_FLIPS), (138, 20, GAP_FLIPS), (158, 39, LENGTH_FLIPS), (158, 41, LENGTH_FLIPS)],
+)
+def test_what_is_close_to_its_limit_may_flip_either_way(right: int, length: int, says: str) -> None:
+    [call] = close_calls(members(160, right, lengths=(20, length)), "a", Limits()).values()
+    assert [flip for flip in (GAP_FLIPS, LENGTH_FLIPS) if flip in (call.text or "")] == [says]
+    assert (call.gap_ci[0] < 10 < call.gap_ci[1]) == (says == GAP_FLIPS)
 
 
 def test_a_candidate_close_to_the_primary_may_be_the_better_one() -> None:
@@ -226,11 +216,6 @@ def test_a_rule_that_rejects_for_certain_leaves_the_other_nothing_to_turn_round(
     assert call.text is None
     [call] = close_calls(members(160, 138, lengths=(20, 41)), "a", Limits()).values()
     assert GAP_FLIPS in (call.text or "") and LENGTH_FLIPS in (call.text or "")
-
-
-def test_splits_that_differ_are_warned_of() -> None:
-    assert moved_warning(None) is None
-    assert "6.1 points worse on the held-out questions than on dev" in (moved_warning(-6.1) or "")
 
 
 def test_the_margins_come_in_the_order_of_the_profiles_without_the_primary() -> None:
@@ -262,3 +247,201 @@ def test_where_all_are_always_right_or_always_wrong_nothing_breaks_and_it_is_sai
     advice = advise(selection, together(0, 0, right, 200))
     assert advice.verdict == "unclear"
     assert says in advice.text
+
+
+# --- The statistics behind it ---
+
+
+def differences(gained: int, lost: int, n: int) -> np.ndarray:
+    return np.array([1.0] * gained + [-1.0] * lost + [0.0] * (n - gained - lost))
+
+
+# --- Accuracy ---
+
+
+@pytest.mark.parametrize(
+    ("right", "n", "low", "high"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilson_gives_the_numbers_of_newcombe_1998(right: int, n: int, low: float, high: float) -> None:
+    interval = accuracy_interval(profile("a", [1] * right + [0] * (n - right)))
+    assert interval == pytest.approx((100 * low, 100 * high), abs=0.006)
+
+
+@pytest.mark.parametrize("score", [0, 1])
+def test_an_accuracy_of_0_or_100_has_an_interval_with_a_width(score: int) -> None:
+    low, high = accuracy_interval(profile("a", [score] * 50))
+    assert 0 <= low < high <= 100
+    assert high - low > 5
+
+
+def test_the_interval_of_graded_scores_is_scipys_bootstrap() -> None:
+    values = np.random.default_rng(3).beta(2, 3, size=120)
+    theirs = stats.bootstrap((100 * values,), np.mean, method="percentile", rng=np.random.default_rng(1))
+    ours = accuracy_interval(profile("a", values))
+    assert ours == pytest.approx(tuple(theirs.confidence_interval), abs=0.25)
+
+
+# --- The bootstrap ---
+
+
+def test_the_gap_is_bootstrapped_in_pairs_as_scipy_does() -> None:
+    generator = np.random.default_rng(2)
+    best = (generator.random(200) < 0.7).astype(float)
+    other = np.where(generator.random(200) < 0.8, best, 1 - best)
+
+    def difference(a: np.ndarray, b: np.ndarray, axis: int) -> np.ndarray:
+        return np.asarray(100 * (a.mean(axis=axis) - b.mean(axis=axis)))
+
+    theirs = stats.bootstrap((best, other), difference, paired=True, method="percentile", rng=generator)
+    [(ours, _)] = paired_intervals(profile("a", best), [profile("b", other)])
+    assert ours == pytest.approx(tuple(theirs.confidence_interval), abs=0.6)
+
+
+def test_the_length_ratio_is_bootstrapped_in_pairs_as_scipy_does() -> None:
+    generator = np.random.default_rng(2)
+    short = generator.integers(20, 60, size=150)
+    long = short + generator.integers(5, 90, size=150)
+
+    def ratio(a: np.ndarray, b: np.ndarray, axis: int) -> np.ndarray:
+        return np.asarray(b.mean(axis=axis) / a.mean(axis=axis))
+
+    theirs = stats.bootstrap((short, long), ratio, paired=True, method="percentile", rng=generator)
+    ones = [1] * 150
+    [(_, ours)] = paired_intervals(profile("a", ones, list(short)), [profile("b", ones, list(long))])
+    assert ours == pytest.approx(tuple(theirs.confidence_interval), abs=0.02)
+
+
+def test_the_ratio_to_a_model_that_says_next_to_nothing_may_be_infinite_but_is_a_number() -> None:
+    silent, spoken = [0] * 29 + [3], [5] * 30
+    [(_, (low, high))] = paired_intervals(profile("a", [1] * 30, spoken), [profile("b", [1] * 30, silent)])
+    assert math.isfinite(low)
+    assert high == math.inf
+
+
+# --- The difference of ensemble and best single model ---
+
+
+def test_mcnemar_gives_the_exact_p_value_of_a_published_table_and_1_without_a_discordant_question() -> None:
+    # Bentur et al. 2009, as in Fagerland, Lydersen and Laake (2013): 1 and 7 discordant of 21, exact p = 0.0703.
+    assert mcnemar(differences(1, 7, 21)) == pytest.approx(0.0703, abs=5e-5)
+    assert mcnemar(differences(0, 0, 40)) == 1
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 200))
+def test_bonett_price_is_walds_interval_with_a_question_gained_and_one_lost(gained: int, lost: int, same: int) -> None:
+    n = gained + lost + same
+    padded = 100 * differences(gained + 1, lost + 1, n + 2)
+    middle, half = padded.mean(), 1.959964 * padded.std() / math.sqrt(n + 2)
+    expected = max(-100, middle - half), min(100, middle + half)
+    assert bonett_price(differences(gained, lost, n)) == pytest.approx(expected, abs=1e-4)
+
+
+@given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 400))
+def test_the_interval_holds_the_difference_and_agrees_with_the_test(gained: int, lost: int, same: int) -> None:
+    n = max(1, gained + lost + same)
+    observed = differences(gained, lost, n)
+    low, high = bonett_price(observed)
+    assert low <= 100 * observed.mean() <= high
+    if mcnemar(observed) <= 0.05:
+        assert low > 0 or high < 0
+
+
+def test_sign_flip_is_exact_on_few_questions_and_mcnemar_where_scores_are_plain() -> None:
+    # All eight sign patterns of three differences: two are as extreme as the observed one.
+    assert sign_flip(np.array([0.2, 0.3, 0.4])) == pytest.approx(2 / 8)
+    assert sign_flip(np.array([0.25])) == 1
+    observed = differences(9, 3, 14)
+    assert sign_flip(observed) == pytest.approx(mcnemar(observed), abs=0.01)
+
+
+# --- How many questions ---
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "needed"),
+    [(0.30, 0.15, 155), (0.45, 0.05, 23)],  # two public calculators of Connor's formula at 5% and 80%
+)
+def test_connors_formula_gives_the_numbers_of_others(gained: float, lost: float, needed: int) -> None:
+    assert questions_needed(100 * (gained - lost), gained + lost) == needed
+
+
+def test_so_many_questions_do_tell_four_times_out_of_five() -> None:
+    gained, lost = 0.08, 0.04
+    n = questions_needed(100 * (gained - lost), gained + lost)
+    assert n is not None
+    drawn = np.random.default_rng(1).multinomial(n, [gained, lost, 1 - gained - lost], size=2000)
+    told = np.mean([mcnemar(differences(b, c, n)) <= 0.05 for b, c, _ in drawn])
+    assert 0.75 <= told <= 0.85
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 80), st.integers(0, 80), st.integers(0, 300))
+def test_what_cannot_be_told_needs_more_questions_than_there_were(gained: int, lost: int, same: int) -> None:
+    n = max(1, gained + lost + same)
+    observed = differences(gained, lost, n)
+    needed = questions_needed(100 * observed.mean(), float((observed**2).mean()))
+    if gained == lost:
+        assert needed is None
+    elif mcnemar(observed) > 0.05:
+        assert needed is not None
+        assert needed > n
+
+
+@given(st.floats(0.5, 20), st.floats(0.2, 1))
+def test_a_higher_confidence_needs_more_questions(delta: float, discordance: float) -> None:
+    lax, strict = questions_needed(delta, discordance, 0.025), questions_needed(delta, discordance, 0.005)
+    assert lax is not None
+    assert strict is not None
+    assert lax <= strict
+
+
+# --- The comparison ---
+
+
+def test_the_comparison_has_the_figures_of_a_table_counted_by_hand() -> None:
+    ensemble = profile("unite", [1] * 80 + [0] * 20)
+    best = profile("b", [0] * 15 + [1] * 70 + [0] * 15)  # 15 gained, 5 lost
+    found = compare(ensemble, [profile("a", [1] * 60 + [0] * 40), best])
+    assert (found.of, found.over, found.n) == ("unite", "b", 100)
+    assert (found.gained, found.lost) == (15, 5)
+    assert found.difference == pytest.approx(10)
+    assert found.discordance == pytest.approx(0.2)
+    assert found.p_two_sided == pytest.approx(stats.binomtest(15, 20).pvalue)
+    assert found.difference_ci == bonett_price(differences(15, 5, 100))
+    assert (found.test, found.difference_method) == ("exact McNemar", "Bonett-Price")
+
+
+def test_the_best_single_is_the_best_on_these_questions_and_the_first_of_equals() -> None:
+    members = [profile("weak", [0, 0, 1, 0]), profile("first", [1, 1, 0, 0]), profile("second", [0, 0, 1, 1])]
+    assert compare(profile("unite", [1, 1, 1, 0]), members).over == "first"
+
+
+def test_graded_scores_are_compared_by_resampling() -> None:
+    generator = np.random.default_rng(0)
+    single = generator.random(80)
+    found = compare(profile("unite", np.clip(single + 0.1, 0, 1)), [profile("a", single)])
+    assert (found.test, found.difference_method) == ("sign-flip permutation", "paired bootstrap")
+    assert found.p_two_sided < 0.01
+    assert found.difference_ci[0] < found.difference < found.difference_ci[1]
+
+
+def test_other_questions_and_nothing_to_compare_are_errors() -> None:
+    other = Profile("b", (Answer("q9", "x", "x", 1.0, "eos"),))
+    with pytest.raises(UniteError, match=r"unite and b answered different questions \(q0 and q9\)"):
+        compare(profile("unite", [1]), [other])
+    with pytest.raises(UniteError, match=r"unite and b answered different questions \(3 and 2 of them\)"):
+        compare(profile("unite", [1, 0, 1]), [profile("b", [1, 0])])
+    with pytest.raises(UniteError, match="no member"):
+        compare(profile("unite", [1]), [])
+    with pytest.raises(UniteError, match="no held-out question"):
+        compare(profile("unite", []), [profile("a", [])])
+
+
+def test_questions_that_failed_do_not_bend_the_length_ratio() -> None:
+    whole = profile("a", [1] * 40, [10] * 40)
+    failed = [dataclasses.replace(answer, text="", error="too long") for answer in whole.answers[:20]]
+    half = Profile("b", (*failed, *whole.answers[20:]))
+    assert half.mean_length == 10
+    ((_, ratio),) = paired_intervals(whole, [half])
+    assert ratio == (1, 1)

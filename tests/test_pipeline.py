@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from advisor.advice.rules import find_copies, read_standings, select, with_chosen_set
+from advisor.advice.profiled_pool import find_copies
+from advisor.advice.rules import read_standings, select, with_chosen_set
 from advisor.commands.select import run_on_numbers
 from advisor.models.fingerprint import Fingerprint
 from advisor.models.loaded_models import LoadedModels

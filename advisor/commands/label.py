@@ -28,8 +28,9 @@ from advisor.advice.labels import (
     open_questions,
     with_labels,
 )
+from advisor.advice.profiled_pool import find_copies, profile_candidates
 from advisor.advice.recommendation import recommend
-from advisor.advice.rules import find_copies, fitting_voters, profile_candidates, rank
+from advisor.advice.rules import fitting_voters, rank
 from advisor.commands.command_line import command_line, print_found
 from advisor.jobs.figures import (
     candidate_figures,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.advice.rules import profile_candidates
+from advisor.advice.profiled_pool import profile_candidates
 from advisor.commands.command_line import command_line, print_json
 from advisor.commands.select import print_dry_run
 from advisor.jobs.session import open_session, with_devices

@@ -14,6 +14,7 @@ from advisor.advice.comparison import Compared, StrategyResult, compare_strategi
 from advisor.advice.doubts import run_doubts, with_more_tokens
 from advisor.advice.gain import Gain
 from advisor.advice.pairs import all_pairs, pairs_of_standings, vocabularies
+from advisor.advice.profiled_pool import ProfiledPool, copy_decisions, find_copies, profile_candidates
 from advisor.advice.recommendation import (
     advise,
     behind_server,
@@ -23,7 +24,7 @@ from advisor.advice.recommendation import (
     remote_in,
     undecodable,
 )
-from advisor.advice.rules import ProfiledPool, copy_decisions, find_copies, profile_candidates, read_standings
+from advisor.advice.rules import read_standings
 from advisor.advice.rules import select as select_by_rules
 from advisor.advice.sequential import (
     first_questions,
