@@ -9,19 +9,18 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_ensemble_api import member, writer
 from tiny import PROMPTS
+from ways import assert_alike
 
 from ensemble import Ensemble, Generation
 from ensemble.decode.decoder import Decoder
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError
-from ensemble.step.trace import StepLogprobs
 
 KINDS = (
     Settings(14),
@@ -102,19 +101,6 @@ def test_a_prompt_joins_at_once_if_no_more_wait_than_places_are_free(tables: Pat
 def alone(ensemble: Ensemble, prompt: list[list[int]], settings: Settings) -> Generation:
     ((_, made),) = ensemble.generate_each([prompt], settings)
     return made
-
-
-def assert_alike(got: Generation, wanted: Generation) -> None:
-    """Log-probabilities are rounded differently in another batch; all else is the same."""
-    assert replace(got, likelihoods=()) == replace(wanted, likelihoods=())
-    assert len(got.likelihoods) == len(wanted.likelihoods)
-    for one, other in zip(got.likelihoods, wanted.likelihoods, strict=True):
-        assert [entry.data for entry in entries(one)] == [entry.data for entry in entries(other)]
-        assert [entry.logprob for entry in entries(one)] == pytest.approx([entry.logprob for entry in entries(other)])
-
-
-def entries(step: StepLogprobs) -> tuple[Any, ...]:
-    return (step.emitted, *step.alternatives)
 
 
 def run(decoder: Decoder, steps: Iterable[Callable[[], object]] = ()) -> dict[int, Generation]:
@@ -242,16 +228,6 @@ def test_likelihoods_are_those_of_the_trace(method: str, tables: Path) -> None:
             found = [alternative.logprob for alternative in likelihood.alternatives]
             assert found == pytest.approx(wanted[: len(found)])
             assert len(found) == min(4, len(wanted))
-
-
-def test_drafted_likelihoods_are_those_of_plain_decoding(tables: Path) -> None:
-    ensemble = sure(tables)
-    prompts = [ensemble.encode("x")]
-    drafted, plain = (
-        dict(ensemble.generate_each(prompts, Settings(40, alternatives=3), Batch(draft=draft)))[0] for draft in (24, 0)
-    )
-    assert_alike(drafted, plain)
-    assert len(drafted.likelihoods) == drafted.counts.steps
 
 
 def test_no_likelihoods_unless_asked_for(tables: Path) -> None:

@@ -16,6 +16,7 @@ from tiny import PROMPTS, byte_tokenizer, let_write, tiny_model
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
+from ways import assert_alike
 
 from ensemble import Ensemble, Generation
 from ensemble.decode.settings import MAX_DRAFT_TOKENS, Batch, Settings
@@ -231,21 +232,10 @@ def both(
     return found[0], found[1]
 
 
-def assert_alike(drafted: dict[int, Generation], plain: dict[int, Generation]) -> None:
-    """Log-probabilities and probabilities are rounded differently in another batch; all else is the same."""
+def assert_all_alike(drafted: dict[int, Generation], plain: dict[int, Generation]) -> None:
     assert drafted.keys() == plain.keys()
     for n, wanted in plain.items():
-        assert replace(drafted[n], likelihoods=(), trace=()) == replace(wanted, likelihoods=(), trace=())
-        assert len(drafted[n].likelihoods) == len(wanted.likelihoods)
-        for own, other in zip(drafted[n].likelihoods, wanted.likelihoods, strict=True):
-            entries = [(own.emitted, *own.alternatives), (other.emitted, *other.alternatives)]
-            assert [e.data for e in entries[0]] == [e.data for e in entries[1]]
-            assert [e.logprob for e in entries[0]] == pytest.approx([e.logprob for e in entries[1]])
-        assert len(drafted[n].trace) == len(wanted.trace)
-        for mine, its in zip(drafted[n].trace, wanted.trace, strict=True):
-            assert mine.data == its.data
-            for one, another in zip(mine.candidates, its.candidates, strict=True):
-                assert one.probabilities == pytest.approx(another.probabilities)
+        assert_alike(drafted[n], wanted)
 
 
 def made(kind: str, folder: Path, **options: Any) -> Ensemble:
@@ -263,20 +253,20 @@ def made(kind: str, folder: Path, **options: Any) -> Ensemble:
 @pytest.mark.parametrize("way", ["check", "repeat"])
 def test_texts_are_those_without_drafts(kind: str, size: int, way: DraftMode, folder: Path) -> None:
     kinds = [Settings(30), Settings(9), Settings(30, stop=("a", "th"))]
-    assert_alike(*both(made(kind, folder), PROMPTS, kinds, way, Batch(size)))
+    assert_all_alike(*both(made(kind, folder), PROMPTS, kinds, way, Batch(size)))
 
 
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("kind", ["agree", "differ", "same"])
 @pytest.mark.parametrize("way", ["check", "repeat"])
 def test_draws_are_those_without_drafts(kind: str, size: int, way: DraftMode, folder: Path) -> None:
-    assert_alike(*both(made(kind, folder), PROMPTS[:6], [*DRAWN, Settings(20)], way, Batch(size)))
+    assert_all_alike(*both(made(kind, folder), PROMPTS[:6], [*DRAWN, Settings(20)], way, Batch(size)))
 
 
 @pytest.mark.parametrize("way", ["check", "repeat"])
 def test_traces_and_log_probabilities_are_those_without_drafts(way: DraftMode, folder: Path) -> None:
     kinds = [Settings(20, alternatives=3), replace(DRAWN[0], alternatives=0), Settings(20), DRAWN[1]]
-    assert_alike(*both(made("agree", folder), PROMPTS[:4], kinds, way, Batch(3, trace=True)))
+    assert_all_alike(*both(made("agree", folder), PROMPTS[:4], kinds, way, Batch(3, trace=True)))
 
 
 @pytest.mark.parametrize("kind", ["agree", "differ", "same"])
@@ -284,7 +274,7 @@ def test_drafts_that_are_read_at_their_end_change_nothing(
     kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalRunner, "_reads_each", False)
-    assert_alike(*both(made(kind, folder), PROMPTS[:5], [Settings(20), DRAWN[0], Settings(7)], "check", Batch(3)))
+    assert_all_alike(*both(made(kind, folder), PROMPTS[:5], [Settings(20), DRAWN[0], Settings(7)], "check", Batch(3)))
 
 
 def test_drafts_of_members_that_draw_alike_are_accepted(folder: Path) -> None:

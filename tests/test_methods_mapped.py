@@ -23,7 +23,7 @@ from torch import Tensor
 from ensemble.errors import InputError
 from ensemble.methods import _token_mapping, get_module, make_options
 from ensemble.methods._token_mapping import TokenMapping, load_or_make
-from ensemble.methods.eva import Options, alignment, faithful
+from ensemble.methods.eva import Options, alignment
 from ensemble.methods.mined import nearest
 from ensemble.models.member import Member
 from ensemble.step.distribution import Distribution
@@ -189,7 +189,7 @@ def random_members(names: Sequence[str], widths: Sequence[int], seed: int) -> li
     return members
 
 
-CASES = 40
+CASES = 20
 NAMES = ("bytes", "unigram", "unigram with bytes")
 EVA: list[dict[str, Any]] = [
     {},
@@ -211,8 +211,8 @@ EVA: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_step_equals_an_independent_computation(name: str) -> None:
-    """1,000 random steps: 25 random ensembles, with other options each, and 40 random rows each."""
-    for seed in range(25):
+    """260 random steps: 13 random ensembles, with other options each, and 20 random rows each."""
+    for seed in range(13):
         random = np.random.default_rng(seed)
         names = random.choice(NAMES, size=2 + seed % 2, replace=False)
         members = random_members(names, random.choice([12, 16, 20], size=len(names)), seed)
@@ -290,10 +290,6 @@ def test_the_nearest_of_all_tokens_is_found_and_the_lowest_id_of_several(
     assert nearest(wanted, ids) == [ids[to] for to in slow]
 
 
-def test_a_token_is_mapped_to_a_similar_spelling() -> None:
-    assert nearest([b"get", b"Mass"], {b"gets": 3, b"ass": 1, b"Massachusetts": 2}) == [3, 1]
-
-
 @pytest.mark.parametrize("name", [*METHODS, "deepen"])
 def test_a_nan_logit_makes_its_row_nan(name: str) -> None:
     members = [member("bytes"), member("unigram", 1)]
@@ -302,28 +298,6 @@ def test_a_nan_logit_makes_its_row_nan(name: str) -> None:
     step = rule(name, members).combine(logits)
     assert step.mean[0].isnan().any()
     assert not step.mean[1].isnan().any()
-
-
-def test_a_member_that_disagrees_with_all_others_is_left_out() -> None:
-    members = torch.tensor([[[0.5, 0.3, 0.1, 0.1]], [[0.3, 0.5, 0.1, 0.1]], [[0.0, 0.1, 0.2, 0.7]]])
-    weights = torch.tensor([[0.5], [0.3], [0.2]])
-    assert faithful(2)(members, weights).flatten().tolist() == pytest.approx([0.5, 0.3, 0])
-    assert faithful(4)(members, weights).flatten().tolist() == pytest.approx([0.5, 0.3, 0.2])
-
-
-def test_all_members_stay_if_none_agree() -> None:
-    members = torch.eye(3)[:, None]
-    weights = torch.tensor([[0.5], [0.3], [0.2]])
-    assert faithful(1)(members, weights).flatten().tolist() == pytest.approx([0.5, 0.3, 0.2])
-
-
-def test_the_alignment_recovers_a_rotation() -> None:
-    random = torch.Generator().manual_seed(0)
-    own = torch.randn(40, 6, generator=random, dtype=torch.float64)
-    rotation = torch.linalg.qr(torch.randn(6, 6, generator=random, dtype=torch.float64)).Q
-    pairs = zip((own @ rotation.T).split(7), own.split(7), strict=True)
-    other, first = alignment(pairs, Options(whiten=False, dewhiten=False, reweight=0))
-    assert torch.allclose(other @ first.T, rotation, atol=1e-10)
 
 
 def test_a_mapping_is_made_once_and_again_where_the_file_is_damaged(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
-from ensemble.methods.deepen import Optimiser, Options, RelativeSpace, search
+from ensemble.methods.deepen import Options, RelativeSpace
 from ensemble.models.member import Member
 
 Array = npt.NDArray[np.float64]
@@ -157,31 +156,6 @@ def test_the_size_of_a_block_changes_nothing(cells: int) -> None:
     assert torch.allclose(related, expected.exp() @ matrix, atol=1e-12)
 
 
-@pytest.mark.parametrize("optimiser", ["mirror", "adamw"])
-@pytest.mark.parametrize(
-    ("dtype", "form"),
-    [(torch.float32, {}), (torch.float64, {"unit_rows": True}), (torch.float64, {"relative_norm": False})],
-)
-def test_the_loss_is_never_higher_at_the_end_than_at_the_start(
-    dtype: torch.dtype, optimiser: Optimiser, form: dict[str, bool]
-) -> None:
-    """2,048 random rows for each kind of search; half of them with long steps."""
-    random = torch.Generator().manual_seed(0)
-    settings = product((1.0, 10.0, 20.0, 40.0), (1.0, 3.0, 5.0, 20.0), (0.15, 0.3, 5.0, 50.0))
-    for sharpness, scale, eta in settings:
-        vectors = torch.nn.functional.normalize(torch.randn(60, 6, generator=random, dtype=dtype))
-        options = Options(sharpness=sharpness, learning_rate=eta, optimiser=optimiser, **form)
-        space = RelativeSpace(vectors, 30, options, cells=2**20)
-        start = (scale * torch.randn(32, 60, generator=random, dtype=dtype)).log_softmax(dim=1)
-        other = (scale * torch.randn(32, 60, generator=random, dtype=dtype)).log_softmax(dim=1)
-        related = space.relate(start)[1]
-        target = (related + space.relate(other)[1]) / 2
-        found = search(space, start, related, target, options)
-        first, last = (space.loss(target, space.relate(each)[1]) for each in (start, found))
-        assert bool((last <= first + 1e-6).all())
-        assert found.exp().sum(dim=1).tolist() == pytest.approx([1] * 32, abs=1e-4)
-
-
 def test_tokens_with_probability_0_keep_it() -> None:
     vectors = torch.eye(4, dtype=torch.float64)
     log_p = torch.tensor([[-math.inf, -math.inf, math.log(0.25), math.log(0.75)]], dtype=torch.float64)
@@ -189,16 +163,6 @@ def test_tokens_with_probability_0_keep_it() -> None:
     moved, related = space.relate(log_p, torch.ones(1, 2, dtype=torch.float64), lambda before, gain, _: before + gain)
     assert moved.exp().tolist() == [pytest.approx([0, 0, 0.25, 0.75])]
     assert related.tolist() == [pytest.approx([0.5, 0.5])]
-
-
-def test_another_seed_draws_other_anchors() -> None:
-    members = [member("bytes"), member("unigram", 1)]
-    logits = logits_of(members, 2)
-    one, two, again = (
-        rule("deepen", members, anchors=16, anchor_seed=seed).combine([z.clone() for z in logits]) for seed in (1, 2, 1)
-    )
-    assert torch.equal(one.mean, again.mean)
-    assert not torch.allclose(one.mean, two.mean)
 
 
 def test_scoring_is_in_double_precision_and_gives_every_token_a_share() -> None:

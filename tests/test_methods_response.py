@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu import sentence_chrf
-from tiny import byte_tokenizer
-from transformers import AutoModelForSequenceClassification, BertConfig
 
-from ensemble.errors import InputError, MemberError
 from ensemble.methods import get_module, make_options, voting
 from ensemble.methods._response import ResponseMethod
 
@@ -81,65 +76,3 @@ def test_minimum_bayes_risk_is_the_response_with_the_highest_mean_chrf(texts: li
 def test_the_outlier_is_not_taken_and_a_single_response_is() -> None:
     assert choose(made("mbr"), "quite another thing", "the cat sat here", "the cat sat there") in (1, 2)
     assert choose(made("mbr"), "alone") == 0
-
-
-# --- Rerank ---
-
-
-def reward_model(folder: Path, outputs: int) -> tuple[Path, Any, Any]:
-    """A tiny random sequence classifier in a folder, with its model and tokenizer."""
-    torch.manual_seed(outputs)
-    tokenizer = byte_tokenizer((" the", "ing"))
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        num_labels=outputs,
-        pad_token_id=tokenizer.eos_token_id,
-    )
-    model = AutoModelForSequenceClassification.from_config(config).eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.mul_(5)  # so that its rewards differ clearly
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder, model, tokenizer
-
-
-TEXTS = ("the cat sat", "", "a dog is running in the park", "the cat sat", "7")
-
-
-@torch.inference_mode()
-def test_reranking_takes_the_highest_reward(tmp_path: Path) -> None:
-    folder, model, tokenizer = reward_model(tmp_path, 1)
-    rewards = [float(model(**tokenizer("a prompt", text, return_tensors="pt")).logits) for text in TEXTS]
-    chosen = choose(made("rerank", reward_model=str(folder)), *TEXTS, prompt="a prompt")
-    assert rewards[chosen] == pytest.approx(max(rewards), abs=1e-5)
-
-
-def test_reranking_reports_what_is_missing(tmp_path: Path) -> None:
-    folder, model, tokenizer = reward_model(tmp_path / "three", 3)
-    cases = [
-        ({}, "it needs a reward model; name one with reward_model="),
-        ({"reward_model": str(tmp_path / "gone")}, "cannot be loaded by AutoModelForSequenceClassification"),
-        ({"reward_model": str(folder)}, "has 3 outputs, and not one"),
-    ]
-    for options, message in cases:
-        with pytest.raises(InputError, match=message):
-            made("rerank", **options)
-    bare = model.bert
-    bare.save_pretrained(tmp_path / "bare")
-    tokenizer.save_pretrained(tmp_path / "bare")
-    with pytest.raises(InputError, match="has no trained classifier"):
-        made("rerank", reward_model=str(tmp_path / "bare"))
-
-
-def test_a_reward_that_is_not_a_number_is_an_error(tmp_path: Path) -> None:
-    folder, model, _ = reward_model(tmp_path, 1)
-    with torch.no_grad():
-        model.classifier.bias.fill_(torch.nan)
-    model.save_pretrained(folder)
-    with pytest.raises(MemberError, match="its outputs are not numbers"):
-        choose(made("rerank", reward_model=str(folder)), "a", "b")

@@ -12,14 +12,11 @@ import pytest
 import torch
 from reference import CHARACTER_OF, ReferenceMember, ReferenceVocabulary, generate, step, vocabulary_of
 from tiny import (
-    ARCHITECTURES,
     BYTES,
     MADE_UP,
-    PROMPTS,
     TEXTS,
     byte_tokenizer,
     real_tokenizers,
-    tiny_model,
     tokenizer_named,
     unigram_tokenizer,
 )
@@ -73,51 +70,6 @@ def writes(text: bytes) -> ReferenceMember:
     letters: Any = tokenizer.convert_tokens_to_ids([CHARACTER_OF[byte] for byte in text])
     ids = [*letters, tokenizer.eos_token_id]
     return ReferenceMember(Scripted(len(tokenizer), lambda context: {ids[len(context) - 1]: 9.0}), tokenizer)
-
-
-# One model, several copies of it
-
-
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("name", MADE_UP)
-def test_one_member_alone_is_the_greedy_decoding_of_transformers(name: str, arch: str) -> None:
-    assert_greedy(tokenizer_named(name), arch, PROMPTS[:2])
-
-
-@pytest.mark.parametrize("name", [name for name in REAL if name in ("starcoder", "llama-2")] or REAL[:1])
-def test_one_member_alone_is_the_greedy_decoding_of_transformers_with_real_tokenizers(name: str) -> None:
-    assert_greedy(tokenizer_named(name), "llama", PROMPTS[:4])
-
-
-def assert_greedy(tokenizer: Any, arch: str, prompts: Sequence[str]) -> None:
-    model: Any = tiny_model(tokenizer, seed=3, arch=arch)
-    member = ReferenceMember(model, tokenizer)
-    allowed = {*member.candidates.values(), *member.eos_ids}
-    never = [token for token in range(model.config.vocab_size) if token not in allowed]
-    for prompt in prompts:
-        inputs = tokenizer(prompt, return_tensors="pt")
-        out = model.generate(
-            inputs["input_ids"],
-            attention_mask=inputs["attention_mask"],
-            do_sample=False,
-            max_new_tokens=16,
-            suppress_tokens=never,
-            pad_token_id=0,
-        )
-        expected = out[0, inputs["input_ids"].shape[1] :].tolist()
-        got = generate([member], prompt, max_new_tokens=16)
-        assert got.ids + member.eos_ids * (got.finish_reason == "eos") == expected
-
-
-@pytest.mark.parametrize("copies", [2, 3])
-def test_copies_of_one_member_are_that_member(copies: int) -> None:
-    # Without merges a text has one tokenization. With them a copy reads "Jam" where the primary wrote "J", "a", "m".
-    tokenizer = byte_tokenizer()
-    members = [ReferenceMember(tiny_model(tokenizer, seed=5), tokenizer) for _ in range(copies)]
-    for prompt in PROMPTS:
-        alone = generate(members[:1], prompt, max_new_tokens=10)
-        together = generate(members, prompt, max_new_tokens=10)
-        assert (together.ids, together.text, together.finish_reason) == (alone.ids, alone.text, alone.finish_reason)
 
 
 # Tokens are bytes
@@ -179,57 +131,6 @@ def test_a_literal_control_token_is_text(name: str) -> None:
         assert len(ids) != 1 or vocabulary.bytes.get(ids[0], b"").decode() not in control.values()
 
 
-def test_an_added_token_that_is_an_eos_is_control_too() -> None:
-    tokenizer = byte_tokenizer()
-    tokenizer.add_tokens(["<stop>"])
-    stop = tokenizer.convert_tokens_to_ids("<stop>")
-    as_text = ReferenceMember(Scripted(300, lambda _: {}), tokenizer)
-    as_eos = ReferenceMember(Scripted(300, lambda _: {}, eos=[stop]), tokenizer)
-    assert as_text.continuation(b"<stop>") == [stop] == [as_text.candidates[b"<stop>"]]
-    assert len(as_eos.continuation(b"<stop>")) == 6
-    assert as_eos.eos_ids == [tokenizer.eos_token_id, stop]
-
-
-@pytest.mark.parametrize("name", [*MADE_UP, *REAL])
-def test_added_tokens_that_are_text_keep_their_ids(name: str) -> None:
-    vocabulary = vocabulary_named(name)
-    for token, added in tokenizer_named(name).added_tokens_decoder.items():
-        if not added.special:
-            assert vocabulary.continuation(added.content.encode()) == [token]
-            assert vocabulary.bytes[token] == added.content.encode()
-
-
-@pytest.mark.parametrize("name", [*MADE_UP, *REAL])
-def test_no_space_and_no_bos_come_before_a_continuation(name: str) -> None:
-    vocabulary = vocabulary_named(name)
-    assert vocabulary.continuation(b"") == []
-    for text in (b"the", b" the", b"  the", b"\nthe"):
-        ids = vocabulary.continuation(text)
-        assert name == "unigram" or text_of(vocabulary, ids) == text
-        assert name != "unigram" or text_of(vocabulary, ids) == text.replace(b"\n", b"")
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_a_continuation_reads_as_the_tokenizer_does(name: str) -> None:
-    tokenizer, vocabulary = tokenizer_named(name), vocabulary_named(name)
-    starts = bool(tokenizer("the", add_special_tokens=False)["input_ids"] == vocabulary.continuation(b" the"))
-    for key in ("sentence", "digits", "chinese", "emoji", "code", "newlines", "combining"):
-        # A dummy prefix space is as good as a real one.
-        text = f"{' ' * starts}x{TEXTS[key]}"
-        assert vocabulary.continuation(text.encode()) == tokenizer(text[starts:], add_special_tokens=False)["input_ids"]
-
-
-@pytest.mark.parametrize("name", [*MADE_UP, *REAL])
-def test_candidates_are_text_and_their_own_representatives(name: str) -> None:
-    tokenizer, vocabulary = tokenizer_named(name), vocabulary_named(name)
-    special = {t for t, a in tokenizer.added_tokens_decoder.items() if a.special} | set(tokenizer.all_special_ids)
-    assert not special & set(vocabulary.candidates.values())
-    assert set(vocabulary.candidates.values()) <= set(tokenizer.get_vocab().values())
-    assert len(set(vocabulary.candidates.values())) == len(vocabulary.candidates)
-    assert all(vocabulary.bytes[token] == text for text, token in vocabulary.candidates.items())
-    assert not any(b"UNUSED_TOKEN" in text for text in vocabulary.candidates)
-
-
 def test_the_representative_is_no_byte_token_then_the_lowest_id() -> None:
     tokenizer = unigram_tokenizer(byte_fallback=True)
     vocabulary = vocabulary_named("unigram with bytes")
@@ -239,14 +140,6 @@ def test_the_representative_is_no_byte_token_then_the_lowest_id() -> None:
     low = doubled.convert_tokens_to_ids("b")
     doubled.add_tokens(["b"])
     assert vocabulary_of(doubled, len(doubled), ()).candidates[b"b"] == low
-
-
-@pytest.mark.skipif("gpt-neox" not in REAL, reason="../shared/tokenizers/gpt-neox is absent")
-def test_runs_of_spaces_have_two_ids_in_gpt_neox_and_the_lower_one_is_the_candidate() -> None:
-    vocabulary = vocabulary_named("gpt-neox")
-    read = vocabulary.continuation(b"  ")
-    assert vocabulary.bytes[read[0]] == b"  "
-    assert vocabulary.candidates[b"  "] < read[0]
 
 
 # One step
@@ -304,9 +197,3 @@ def test_other_members_read_the_whole_text_anew() -> None:
 def test_the_end(stop: tuple[str, ...], limit: int, text: str, reason: str, count: int) -> None:
     g = generate([writes(b"abc\n\ndef")], [[1]], max_new_tokens=limit, stop=stop)
     assert (g.text, g.finish_reason, len(g.ids)) == (text, reason, count)
-
-
-# Scoring
-
-
-# Real tokenizers together

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_vocabulary import FRAGMENTS, HALVES, NAMES, pieces, quick, texts, vocabulary_named
-from tiny import BYTES, TEXTS, byte_tokenizer
+from tiny import BYTES, MADE_UP, TEXTS, byte_tokenizer
 from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
 
 from ensemble.vocabulary import borders, token_bytes
@@ -86,16 +86,14 @@ def grow(vocabulary: Vocabulary, parts: list[bytes]) -> Continuation:
 
 
 @pytest.fixture(params=[None, 1], ids=["", "eager"])
-def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def patience(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is, and so that a border is looked for after each part: then a wrong border is found soonest."""
     if request.param:
         monkeypatch.setattr(borders, "_LONG", 4)
         # Kept texts are soon dropped.
         monkeypatch.setattr(token_bytes, "_MOST_SHORT", 5)
-        for name in NAMES:
-            if isinstance(name, str) and (known := vocabulary_named(name).borders):
-                monkeypatch.setattr(known, "patience", request.param)
-    yield
+        if known := vocabulary_named(name).borders:
+            monkeypatch.setattr(known, "patience", request.param)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -125,7 +123,7 @@ def test_characters_that_libraries_know_differently_have_the_ids_of_the_whole(na
         grow(vocabulary_named(name), [character.encode() for character in text])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MADE_UP)
 @settings(quick, max_examples=20)
 @given(start=texts, one=texts, other=texts)
 def test_forks_do_not_disturb_each_other(name: str, start: bytes, one: bytes, other: bytes) -> None:

@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ensemble.errors import InputError
+from ensemble.errors import InputError, MemberError
 from ensemble.methods import rerank
 
 PROMPT = "Where did the cat and the dog sit?"
@@ -158,6 +158,8 @@ def test_a_classifier_reads_a_question_and_an_answer_as_a_pair(tmp_path: Path) -
     expected = [float(model(**tokenizer([PROMPT], [text], return_tensors="pt")).logits) for text in TEXTS]
     assert len({round(reward, 3) for reward in expected}) == 4
     assert rewards(tmp_path) == pytest.approx(expected, abs=1e-4)
+    method = rerank.make(rerank.Options(str(tmp_path), "cpu"))
+    assert method.choose(PROMPT, TEXTS, [None] * len(TEXTS)) == expected.index(max(expected))
 
 
 def gpt2(folder: Path, **settings: Any) -> tuple[GPT2ForSequenceClassification, Any]:
@@ -201,6 +203,29 @@ def test_a_model_that_lacks_an_embedding_of_a_token_is_refused(tmp_path: Path) -
 
 
 # --- What is refused ---
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    model, tokenizer = gpt2(tmp_path / "three", num_labels=3)
+    model.transformer.save_pretrained(tmp_path / "bare")
+    tokenizer.save_pretrained(tmp_path / "bare")
+    for place, message in (
+        (None, "it needs a reward model; name one with reward_model="),
+        (tmp_path / "gone", "cannot be loaded by AutoModelForSequenceClassification"),
+        (tmp_path / "three", "has 3 outputs, and not one"),
+        (tmp_path / "bare", "has no trained score"),
+    ):
+        with pytest.raises(InputError, match=message):
+            rerank.make(rerank.Options(None if place is None else str(place), "cpu"))
+
+
+def test_a_reward_that_is_not_a_number_is_an_error(tmp_path: Path) -> None:
+    model, _ = gpt2(tmp_path)
+    with torch.no_grad():
+        model.score.weight.fill_(torch.nan)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(MemberError, match="its outputs are not numbers"):
+        rewards(tmp_path, "the", ["a", "b"])
 
 
 def changed(folder: Path, **settings: Any) -> None:

@@ -19,11 +19,11 @@ from transformers import PreTrainedModel
 from ensemble.models.load import member_of
 from ensemble.models.memory import token_size
 from ensemble.runtime.cached_runner import CachedRunner
-from ensemble.runtime.kv_cache import GrowingLayer
+from ensemble.runtime.kv_cache import GrowingCache, GrowingLayer
 from ensemble.runtime.local_runner import RecomputingRunner, can_skip_logits, common_prefix
 
 CLOSE = 1e-4  # rotary embeddings and some softmaxes are computed in float32; a wrong context is off by far more
-ARCHITECTURES = ("llama", "gpt2", "gpt_neox", "phi", "gemma", "gemma3_text", "falcon", "opt", "cohere", "starcoder2")
+ARCHITECTURES = ("llama", "gpt2", "gpt_neox", "gemma3_text", "falcon", "opt")
 PREFIX = [7, 3, 9, 9, 1, 30, 31, 32, 33, 8, 2]
 
 tokens = st.integers(0, 255)
@@ -40,11 +40,8 @@ prompts = st.lists(
 ALTERNATING = {"layer_types": ["sliding_attention", "full_attention"]}
 SLIDING: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 8},
-    "phi3": {"sliding_window": 8},
-    "starcoder2": {"sliding_window": 8},
     "qwen2": {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 0},
     "gemma3_text": {"sliding_window": 8, **ALTERNATING},
-    "cohere2": {"sliding_window": 8, **ALTERNATING},
     "gpt_neo": {"window_size": 8, "attention_types": [[["global", "local"], 1]]},
 }
 """Models that attend to the last 8 tokens, in some layers or all."""
@@ -281,7 +278,7 @@ def layered() -> PreTrainedModel:
     return tiny_model(byte_tokenizer(), layers=8, num_key_value_heads=2, hidden=64)
 
 
-@pytest.mark.parametrize(("old", "new", "length"), [(8, 1, 100), (16, 8, 100), (0, 24, 200)])
+@pytest.mark.parametrize(("old", "new", "length"), [(16, 8, 100), (0, 12, 200)])
 @torch.inference_mode()
 def test_rows_join_without_a_second_cache(old: int, new: int, length: int) -> None:
     rows = CachedRunner(layered())
@@ -315,6 +312,15 @@ def test_rows_that_come_one_at_a_time_seldom_move_the_others() -> None:
         rows.prefill([[row] * 20])
         places.add(kept_by(rows)[0].data_ptr())
     assert len(places) < 16
+
+
+def test_memory_of_rows_that_are_gone_is_given_up_once_it_is_most() -> None:
+    cache, there = GrowingCache(), torch.arange(6.0).reshape(6, 1, 1, 1)
+    cache.update(there, there, 0)
+    before = cache.growing[0].keys.untyped_storage().nbytes()
+    cache.keep([0, 1], there.device)
+    assert cache.growing[0].values.flatten().tolist() == [0, 1]
+    assert cache.growing[0].keys.untyped_storage().nbytes() == before // 3
 
 
 # Which of the two ways a member takes

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import strategies as st
 from reference import ReferenceMember
 from reference import generate as slow
 from running_server import serving
@@ -34,7 +33,7 @@ from ensemble.decode.settings import Batch, Settings
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
 from ensemble.models.spec import Checkpoint, ModelSpec
-from ensemble.models.thinking import FAMILIES, ThinkingTags
+from ensemble.models.thinking import ThinkingTags
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient
 
@@ -244,13 +243,15 @@ def test_without_a_budget_for_thinking_the_section_is_empty(name: str, tables: P
 def test_a_budget_that_ends_within_the_end_writes_only_the_rest(name: str, tables: Path) -> None:
     """What the model wrote of it stays. The characters of a special token are not the token."""
     prompt, thought = f"{PROMPT}{FAMILY[name].opening}", "is 4 [ < "
-    end = ids_of(name, FAMILY[name].closing)
-    for budget in range(len(ids_of(name, thought)), len(ids_of(name, thought)) + len(end)):
-        one = member(name, f"{thought}{FAMILY[name].closing}{ANSWER}", prompt, thinking_budget=budget)
-        (made,) = Ensemble([one], cache_dir=tables).generate([prompt], max_new_tokens=TOKENS)
+    before, end = len(ids_of(name, thought)), ids_of(name, FAMILY[name].closing)
+    free = member(name, f"{thought}{FAMILY[name].closing}{ANSWER}", prompt)
+    assert free.spec is not None
+    for budget in range(before, before + len(end)):
+        one = replace(free, spec=replace(free.spec, thinking_budget=budget))
+        (made,) = Ensemble([one], cache_dir=tables).generate([prompt], max_new_tokens=before + len(end) + 10)
         (each,) = made.thinking
         assert each is not None
-        assert list(each.tokens[: len(ids_of(name, thought)) + len(end)]) == [*ids_of(name, thought), *end]
+        assert list(each.tokens[: before + len(end)]) == [*ids_of(name, thought), *end]
         assert (each.text, made.text.split()[0]) == (thought.strip(), "The")
 
 
@@ -328,25 +329,18 @@ def test_a_member_behind_a_server_thinks_with_its_special_tokens(name: str, tmp_
     folder = save_member(tmp_path / "model", tiny_model(tokenizer_of(name)), tokenizer_of(name))
     with serving(Ensemble([here], cache_dir=tmp_path)) as server:
         (far,) = Ensemble.from_pretrained([f"openai:{server.url}/v1#tiny tokenizer={folder}"]).members
-        drawn = Settings(TOKENS, temperature=1.5, seed=2)
         alone = Ensemble([far, other], k=5, cache_dir=tmp_path, think="apart")
-        draws = [
-            sorted(alone.generate_each([alone.encode(PROMPT)] * 2, drawn, batch))
-            for batch in (Batch(2), Batch(1, draft=0))
-        ]
+        prompts, drawn = [alone.encode(PROMPT)] * 2, Settings(40, temperature=1.5, seed=2)
+        draws = [sorted(alone.generate_each(prompts, drawn, batch)) for batch in (Batch(2), Batch(1, draft=0))]
         assert draws[0] == draws[1]
-        for batch in (Batch(1), Batch(2), Batch(2, draft=0)):
+        for batch in (Batch(2), Batch(1, draft=0)):
             texts = []
             for one in (here, far):
                 ensemble = Ensemble([one, other], k=5, cache_dir=tmp_path, think="apart")
-                made = dict(ensemble.generate_each([ensemble.encode(PROMPT)] * 2, Settings(TOKENS), batch))
+                made = dict(ensemble.generate_each(prompts, Settings(40), batch))
                 texts.append([(made[n].text, made[n].thought, made[n].thinking[0]) for n in range(2)])
             assert texts[0] == texts[1]
             assert texts[0][0][1] == "so it is 4"
-
-
-TAGS = [text for form in FAMILIES for text in (form.opening, form.closing, form.ending, *form.around)]
-WORDS = st.text("ab 1\n", min_size=1, max_size=8)
 
 
 @pytest.mark.parametrize(

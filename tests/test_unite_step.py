@@ -106,11 +106,6 @@ def plain_probabilities(case: Case, member: int, row: int) -> dict[int, float]:
     return {entry: value / sum(exponentials.values()) for entry, value in exponentials.items()}
 
 
-def entries_of(step: Distribution, row: int) -> list[int]:
-    """The entries of a row that count."""
-    return [entry for entry, there in zip(step.entries[row].tolist(), step.present[row].tolist(), strict=True) if there]
-
-
 def batch_of(case: Case) -> range:
     return range(len(case.logits[0]))
 
@@ -120,55 +115,23 @@ def batch_of(case: Case) -> range:
 
 @quick
 @given(cases())
-def test_the_union_is_what_any_member_has_among_its_top_k(case: Case) -> None:
-    step = case.run()
-    for row in batch_of(case):
-        entries = entries_of(step, row)
-        assert entries == sorted(plain_union(case, row))
-
-
-@quick
-@given(cases())
-def test_each_members_own_top_k_is_told(case: Case) -> None:
-    step = case.run()
-    for member in range(len(case.logits)):
-        for row in batch_of(case):
-            assert {e for e in step.tops[member][row].tolist() if e != NONE} == {*wanted(case, member, row)}
-
-
-@quick
-@given(cases())
-def test_probabilities_are_the_softmax_over_the_union(case: Case) -> None:
-    step = case.run()
-    for row in batch_of(case):
-        for member in range(len(case.logits)):
-            got = {
-                entry: p
-                for entry, p, there in zip(
-                    step.entries[row].tolist(),
-                    step.members[member, row].tolist(),
-                    step.present[row].tolist(),
-                    strict=True,
-                )
-                if there
-            }
-            assert got == pytest.approx(plain_probabilities(case, member, row))
-
-
-@quick
-@given(cases())
-def test_the_mean_is_weighted(case: Case) -> None:
-    step = case.run()
-    assert torch.allclose(step.mean, torch.einsum("m,mbu->bu", case.weights, step.members))
-
-
-@quick
-@given(cases())
-def test_ids_are_the_primarys_and_none_for_padding(case: Case) -> None:
+def test_the_union_its_probabilities_and_their_mean_are_those_of_the_page(case: Case) -> None:
     step = case.run()
     id_of = case.joint.members[0].id_of
-    for entries, present, ids in zip(step.entries.tolist(), step.present.tolist(), step.ids.tolist(), strict=True):
-        assert ids == [int(id_of[e]) if there else NONE for e, there in zip(entries, present, strict=True)]
+    for row in batch_of(case):
+        present = step.present[row]
+        entries = step.entries[row][present].tolist()
+        assert entries == sorted(plain_union(case, row))
+        for member in range(len(case.logits)):
+            # What each member has among its top k is told, too.
+            assert {e for e in step.tops[member][row].tolist() if e != NONE} == {*wanted(case, member, row)}
+            got = dict(zip(entries, step.members[member, row][present].tolist(), strict=True))
+            assert got == pytest.approx(plain_probabilities(case, member, row))
+        assert step.ids[row].tolist() == [
+            int(id_of[entry]) if there else NONE
+            for entry, there in zip(step.entries[row].tolist(), present.tolist(), strict=True)
+        ]
+    assert torch.allclose(step.mean, torch.einsum("m,mbu->bu", case.weights, step.members))
 
 
 @quick
@@ -177,7 +140,7 @@ def test_the_union_also_holds_what_is_asked_for(case: Case, first: int, second: 
     assume(max(first, second) < case.joint.size)
     step = case.run(also=torch.tensor([[first, second]] * len(batch_of(case))))
     for row in batch_of(case):
-        assert entries_of(step, row) == sorted(plain_union(case, row) | {first, second})
+        assert step.entries[row][step.present[row]].tolist() == sorted(plain_union(case, row) | {first, second})
 
 
 @quick

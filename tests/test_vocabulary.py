@@ -18,7 +18,14 @@ from ensemble.errors import InputError
 from ensemble.vocabulary.token_bytes import Vocabulary, utf8_runs
 
 ABSENT: Any = pytest.param("none", marks=pytest.mark.skip("../shared/tokenizers is absent"))
-NAMES: list[Any] = [*MADE_UP, *(real_tokenizers() or [ABSENT])]
+FIRST = ("deepseek-coder", "gpt-2", "llama-3", "phi-3")
+"""Of each kind one. The others are further cases: the code is the same, and each takes long to read."""
+FURTHER = [
+    pytest.param(name, marks=[pytest.mark.second_lane, pytest.mark.further])
+    for name in real_tokenizers()
+    if name not in FIRST
+]
+NAMES: list[Any] = [*MADE_UP, *([*FIRST, *FURTHER] if real_tokenizers() else [ABSENT])]
 FRAGMENTS = [
     *(" ", "  ", "\n", "\n\n", "\t", "\u00a0", "\u3000", "\u200d", "\u0301", "▁", "Ġ", "_", ".", ", ", "'s"),
     *("a", "the", " the", "The cat", "James", "1", "23", "é", "e\u0301", "Ω", "ø", "ª", "ﬁ", "привет ", "한국 "),

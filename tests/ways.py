@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from reference import EOS, ReferenceGeneration
 
 from ensemble import Ensemble, Generation
@@ -81,3 +82,16 @@ def is_trace_of(made: Generation, judged: ReferenceGeneration) -> bool:
         if any(abs(p - q) > CLOSE for entry, own in shown.items() for p, q in zip(own, wanted[entry], strict=True)):
             return False
     return True
+
+
+def assert_alike(got: Generation, wanted: Generation) -> None:
+    """Log-probabilities and probabilities are rounded differently in another batch; all else is the same."""
+    assert replace(got, likelihoods=(), trace=()) == replace(wanted, likelihoods=(), trace=())
+    for own, other in zip(got.likelihoods, wanted.likelihoods, strict=True):
+        entries = [(own.emitted, *own.alternatives), (other.emitted, *other.alternatives)]
+        assert [entry.data for entry in entries[0]] == [entry.data for entry in entries[1]]
+        assert [entry.logprob for entry in entries[0]] == pytest.approx([entry.logprob for entry in entries[1]])
+    for mine, its in zip(got.trace, wanted.trace, strict=True):
+        assert mine.data == its.data
+        for one, another in zip(mine.candidates, its.candidates, strict=True):
+            assert one.probabilities == pytest.approx(another.probabilities)
