@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ensemble.errors import InputError, MemberError, PromptTooLongError, UniteError
     from ensemble.methods import Method, get_method, get_module, list_methods, make_options
     from ensemble.models.load import load_member
-    from ensemble.models.spec import Checkpoint, Dialogue, EnsembleSpec, ModelSpec, Sides, Sourced
+    from ensemble.models.prompts import Dialogue, Sourced
+    from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides
     from ensemble.step.distribution import Distribution
     from ensemble.step.token_method import Setup, TokenRule
     from ensemble.step.trace import Candidate, Step
@@ -58,41 +59,27 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Batch": "ensemble.decode.settings",
-    "Candidate": "ensemble.step.trace",
-    "Checkpoint": "ensemble.models.spec",
-    "Dialogue": "ensemble.models.spec",
-    "Counts": "ensemble.decode.sequences",
-    "Distribution": "ensemble.step.distribution",
-    "Ensemble": "ensemble.api",
-    "EnsembleSpec": "ensemble.models.spec",
-    "Generation": "ensemble.decode.sequences",
-    "Grammar": "ensemble.common.grammar",
-    "InputError": "ensemble.errors",
-    "MemberError": "ensemble.errors",
-    "Method": "ensemble.methods",
-    "ModelSpec": "ensemble.models.spec",
-    "PromptTooLongError": "ensemble.errors",
-    "Settings": "ensemble.decode.settings",
-    "Setup": "ensemble.step.token_method",
-    "Sides": "ensemble.models.spec",
-    "Sourced": "ensemble.models.spec",
-    "Step": "ensemble.step.trace",
-    "TokenRule": "ensemble.step.token_method",
-    "UniteError": "ensemble.errors",
-    "get_method": "ensemble.methods",
-    "get_module": "ensemble.methods",
-    "list_methods": "ensemble.methods",
-    "load_member": "ensemble.models.load",
-    "make_options": "ensemble.methods",
+    "ensemble.api": ("Ensemble",),
+    "ensemble.common.grammar": ("Grammar",),
+    "ensemble.decode.sequences": ("Counts", "Generation"),
+    "ensemble.decode.settings": ("Batch", "Settings"),
+    "ensemble.errors": ("InputError", "MemberError", "PromptTooLongError", "UniteError"),
+    "ensemble.methods": ("Method", "get_method", "get_module", "list_methods", "make_options"),
+    "ensemble.models.load": ("load_member",),
+    "ensemble.models.prompts": ("Dialogue", "Sourced"),
+    "ensemble.models.spec": ("Checkpoint", "EnsembleSpec", "ModelSpec", "Sides"),
+    "ensemble.step.distribution": ("Distribution",),
+    "ensemble.step.token_method": ("Setup", "TokenRule"),
+    "ensemble.step.trace": ("Candidate", "Step"),
 }
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used."""
     # Imports at the top would load torch, and with it seconds of start-up, for `advisor --help` too.
-    if name not in _MODULES:
+    module = next((module for module, names in _MODULES.items() if name in names), None)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_MODULES[name]), name)
+    value: object = getattr(import_module(module), name)
     globals()[name] = value  # the next use finds the name without this function
     return value

@@ -22,7 +22,8 @@ from ensemble.models.choices import ChatTemplate
 from ensemble.models.load import check_models, load_members
 from ensemble.models.member import Member, Prompt, ServerMember, step_device
 from ensemble.models.memory import rows_that_fit
-from ensemble.models.spec import THINK, Checkpoint, Dialogue, EnsembleSpec, ModelSpec, Sourced, resolve_device
+from ensemble.models.prompts import Dialogue, Sourced
+from ensemble.models.spec import THINK, Checkpoint, EnsembleSpec, ModelSpec, resolve_device
 from ensemble.runtime.draft import Drafter
 from ensemble.saved.folder import read as read_saved
 from ensemble.saved.folder import save, specs_of
@@ -162,7 +163,10 @@ class Ensemble:
         check_members(spec.method, spec.members)
         specs = _on_devices(spec.members, device)
         if dtype is None and not is_saved:
-            specs = [replace(each, dtype=_usual_dtype(each.device or "auto")) for each in specs]
+            # CPUs compute fast and exactly in float32; an accelerator's memory is short, and made for half precision.
+            on_cpu = [resolve_device(each.device or "auto").startswith("cpu") for each in specs]
+            types = ["float32" if is_cpu else "auto" for is_cpu in on_cpu]
+            specs = [replace(each, dtype=dtype) for each, dtype in zip(specs, types, strict=True)]
         # Every model's files are checked before the first is loaded: loading takes minutes.
         check_models(specs)
         return cls(
@@ -470,7 +474,7 @@ def _spec_of(model: str | Path | Checkpoint | ServerAddress) -> ModelSpec:
             words = shlex.split(model)
         except ValueError as error:
             raise InputError(f"models: {str(error).lower()}; close the quotation mark") from None
-        from ensemble.models.pool_line import read_options
+        from ensemble.models.spec import read_options
 
         given = {"chat_template": "never", **read_options(words, "models", remote=True)}
         return ModelSpec.read(read_address(words[0], "models"), given, "models")
@@ -492,12 +496,6 @@ def _on_devices(specs: Sequence[ModelSpec], device: str | Sequence[str]) -> list
     if len(devices) != len(specs):
         raise InputError(f"{len(devices)} devices for {len(specs)} models; give one for each, or one for all")
     return [replace(spec, device=device) for spec, device in zip(specs, devices, strict=True)]
-
-
-def _usual_dtype(device: str) -> str:
-    """The numeric type of models for which none is given."""
-    # CPUs compute fast and exactly in float32; an accelerator's memory is short, and it is made for half precision.
-    return "float32" if resolve_device(device).startswith("cpu") else "auto"
 
 
 def _strings(stop: Sequence[str]) -> tuple[str, ...]:

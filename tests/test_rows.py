@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from ensemble.models.load import member_of
 from ensemble.models.memory import token_size
 from ensemble.runtime.cached_runner import CachedRunner
-from ensemble.runtime.kv_cache import GrowingCache, GrowingLayer
+from ensemble.runtime.forward_pass import GrowingCache, GrowingLayer
 from ensemble.runtime.local_runner import RecomputingRunner, can_skip_logits, common_prefix
 
 CLOSE = 1e-4  # rotary embeddings and some softmaxes are computed in float32; a wrong context is off by far more

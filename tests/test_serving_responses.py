@@ -27,7 +27,7 @@ from advisor.serving.protocol import RequestLimits
 from advisor.serving.request import RequestError
 from advisor.serving.responses_api import ResponsesRequest, chat_of
 from ensemble import Ensemble
-from ensemble.models.served_task import PromptTemplate
+from ensemble.models.prompts import PromptTemplate
 
 LIMITS = RequestLimits(new_tokens=400, default_tokens=80, default_stop=("End",))
 FUNCTION: Any = {"type": "function", **TOOL["function"], "strict": False}

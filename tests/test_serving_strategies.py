@@ -32,7 +32,7 @@ from advisor.strategies.vote import VoteReader
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
-from ensemble.models.served_task import PromptTemplate
+from ensemble.models.prompts import PromptTemplate
 from ensemble.models.spec import ModelSpec
 from ensemble.servers.address import ServerAddress
 

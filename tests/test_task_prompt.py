@@ -14,8 +14,8 @@ from advisor.serving.protocol import ChatRequest, RequestLimits, read_chat
 from advisor.serving.request import RequestError
 from advisor.tasks import load_task
 from ensemble.errors import InputError
-from ensemble.models.served_task import PromptTemplate, ServedTask
-from ensemble.models.spec import EnsembleSpec, Sourced
+from ensemble.models.prompts import PromptTemplate, ServedTask, Sourced
+from ensemble.models.spec import EnsembleSpec
 
 if TYPE_CHECKING:
     from pools import Place

@@ -49,7 +49,7 @@ SCHEMAS = {
     "evaluation": "advisor.run.evaluation:Evaluation",
     "ensemble": "ensemble.saved.ensemble_json:SavedEnsemble",
     "strategy": "advisor.strategies.schema:StrategyFile",
-    "pool": "ensemble.models.pool_line:PoolLine",
+    "pool": "ensemble.models.spec:PoolLine",
     "task": "advisor.tasks.schema:TaskFile",
 }
 """Module and class of each file's model, imported when it is asked for."""

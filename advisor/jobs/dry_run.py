@@ -31,7 +31,8 @@ from ensemble.models.gguf import check_name
 from ensemble.models.member import Member
 from ensemble.models.memory import gigabytes, rows_that_fit
 from ensemble.models.model_files import check_on_hub, check_tokenizer, load_tokenizer, weights_on_hub
-from ensemble.models.spec import Checkpoint, Dialogue, ModelSpec, Price, Sourced
+from ensemble.models.prompts import Dialogue, Sourced
+from ensemble.models.spec import Checkpoint, ModelSpec, Price
 from ensemble.runtime.local_runner import LocalRunner
 from ensemble.vocabulary.token_bytes import Vocabulary
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ensemble.common.grammar import Grammar
     from ensemble.decode.settings import Settings
     from ensemble.models.member import Prompt
-    from ensemble.models.spec import Dialogue
+    from ensemble.models.prompts import Dialogue
     from ensemble.score import ChoiceQuestion
     from ensemble.servers.schema import ChatCompletion, Completion
 

@@ -10,7 +10,7 @@
     openai:http://127.0.0.1:8000/v1#org/name  key_env=MY_API_KEY
     openai:http://127.0.0.1:8001/v1#org/big   tokenizer=./tokenizers/big
 
-The last two models are on servers; see :mod:`ensemble.models.pool_line` for the options.
+The last two models are on servers; see :mod:`ensemble.models.spec` for the options.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _words(line: str) -> list[str]:
 
 
 def _entry(words: list[str], place: str, folder: Path) -> ModelSpec:
-    from ensemble.models.pool_line import read_options
+    from ensemble.models.spec import read_options
 
     remote = words[0].startswith(PREFIX)
     given = read_options(words, place, remote=remote)

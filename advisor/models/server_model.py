@@ -28,7 +28,8 @@ from advisor.models.server_identity import identify_server
 from ensemble.common.background import Threads
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.choices import ChatTemplate
-from ensemble.models.spec import Dialogue, ModelSpec, Sourced
+from ensemble.models.prompts import Dialogue, Sourced
+from ensemble.models.spec import ModelSpec
 from ensemble.servers.client import ServerClient, ServerError
 
 if TYPE_CHECKING:

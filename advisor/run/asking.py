@@ -27,7 +27,8 @@ from advisor.tasks.metrics import READERS
 from advisor.tasks.task import read_answer
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError, MemberError, UniteError, first_line
-from ensemble.models.spec import EnsembleSpec, Sourced
+from ensemble.models.prompts import Sourced
+from ensemble.models.spec import EnsembleSpec
 
 if TYPE_CHECKING:
     from ensemble.decode.settings import Settings

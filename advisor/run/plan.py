@@ -35,7 +35,7 @@ from ensemble.common.schema import is_usable, read_json, validated
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.methods import DEFAULT, check_members, list_methods
-from ensemble.models.served_task import ServedTask
+from ensemble.models.prompts import ServedTask
 from ensemble.models.spec import THINK, Checkpoint, EnsembleSpec, ModelSpec, resolve_device
 from ensemble.saved import folder as savedfolder
 from ensemble.saved.ensemble_json import member_of, member_to_json

@@ -29,7 +29,7 @@ from ensemble.common.schema import (
     validated,
     wrong,
 )
-from ensemble.models.served_task import PromptTemplate
+from ensemble.models.prompts import PromptTemplate
 from ensemble.models.spec import options_of_models
 from ensemble.servers.address import SavedServer
 

@@ -16,11 +16,11 @@ from advisor.tasks.questions import choices_of, with_options
 from advisor.tasks.templates import Template
 from ensemble.common.limits import LimitExceededError
 from ensemble.errors import InputError
-from ensemble.models.spec import Sourced
+from ensemble.models.prompts import Sourced
 
 if TYPE_CHECKING:
     from advisor.options.finished_run import ChosenOptions
-    from ensemble.models.served_task import PromptTemplate
+    from ensemble.models.prompts import PromptTemplate
     from ensemble.models.spec import EnsembleSpec
 
 _MARK = "\ue000\ue001\ue002"

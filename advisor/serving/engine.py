@@ -38,7 +38,7 @@ from advisor.serving.responses import RunningText
 from ensemble.common.background import Threads
 from ensemble.decode.sequences import Pieces
 from ensemble.errors import MemberError, PromptTooLongError, UniteError, first_line
-from ensemble.models.spec import Sourced
+from ensemble.models.prompts import Sourced
 from ensemble.step.grammar import GrammarState
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from advisor.serving.request import GenerationRequest, RequestError
 from ensemble.common.grammar import Grammar
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
-from ensemble.models.spec import Sourced
+from ensemble.models.prompts import Sourced
 
 if TYPE_CHECKING:
     from advisor.run.task_prompt import TaskPrompt

@@ -22,7 +22,7 @@ from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.request import Event, GenerationRequest, Piece, RequestError, prompt_error
 from ensemble.errors import InputError, MemberError, PromptTooLongError, UniteError, first_line
-from ensemble.models.spec import Dialogue
+from ensemble.models.prompts import Dialogue
 
 if TYPE_CHECKING:
     from advisor.models.completions import ModelInput

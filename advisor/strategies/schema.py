@@ -32,7 +32,7 @@ from advisor.strategies.strategy import Decoded, Strategy
 from ensemble.common.schema import Exact, Name, Schema, must, validated, written, wrong
 from ensemble.errors import InputError
 from ensemble.methods import list_methods
-from ensemble.models.served_task import ServedTask
+from ensemble.models.prompts import ServedTask
 from ensemble.saved.ensemble_json import SavedDefaults, SavedMember
 
 SCHEMA_VERSION = 1

@@ -20,7 +20,7 @@ from ensemble.common.text import did_you_mean
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
-    from ensemble.models.served_task import PromptTemplate
+    from ensemble.models.prompts import PromptTemplate
 
 
 def load_task(  # noqa: PLR0913  # the documented API: each has its default
@@ -174,7 +174,7 @@ def _prompt_template(
     # Here, since pydantic takes time to load.
     from pydantic import ValidationError
 
-    from ensemble.models.served_task import PromptTemplate
+    from ensemble.models.prompts import PromptTemplate
 
     settings = definition.settings
     instructions, group, source = settings.instructions, settings.group, settings.source

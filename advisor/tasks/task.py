@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Literal
 from advisor.tasks import metrics
 from advisor.tasks.templates import find_answer
 from ensemble.errors import InputError
-from ensemble.models.spec import Dialogue, Sourced
+from ensemble.models.prompts import Dialogue, Sourced
 
 if TYPE_CHECKING:
-    from ensemble.models.served_task import PromptTemplate
+    from ensemble.models.prompts import PromptTemplate
 
 # Characters of a response that are scored. Far above what max_new_tokens allows, and small enough for every metric.
 MAX_RESPONSE = 100_000

@@ -11,7 +11,6 @@ from torch import Tensor
 from ensemble.errors import InputError
 from ensemble.models.member import Member
 from ensemble.step.token_method import Setup
-from ensemble.vocabulary.joint import NONE, MemberTables
 
 Side = Literal["input", "output"]
 MIN_COMMON = 16
@@ -49,16 +48,9 @@ def unit_(rows: Tensor) -> Tensor:
     return rows.div_(rows.norm(dim=1, keepdim=True).clamp_(min=torch.finfo(rows.dtype).tiny))
 
 
-def owned_entries(tables: MemberTables) -> Tensor:
-    """[entries] the entries of the joint vocabulary that are candidates of a member."""
-    owned = torch.zeros_like(tables.id_of, dtype=torch.bool)
-    owned[tables.entry_of[tables.entry_of != NONE]] = True
-    return owned
-
-
 def common_entries(method: str, setup: Setup, indices: Sequence[int]) -> Tensor:
     """The entries that are candidates of several members, EOS included, ascending; InputError for fewer than 16."""
-    owned = torch.stack([owned_entries(setup.joint.members[n]) for n in indices]).all(dim=0)
+    owned = torch.stack([setup.joint.members[n].owned() for n in indices]).all(dim=0)
     common = torch.nonzero(owned).squeeze(1)
     if len(common) < MIN_COMMON:
         names = " and ".join(setup.members[n].name for n in indices)

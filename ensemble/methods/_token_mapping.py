@@ -43,10 +43,8 @@ def common_and_foreign(joint: JointVocabulary, member: int) -> tuple[Tensor, Ten
     other, first = joint.members[member], joint.members[0]
     ids = torch.nonzero(other.entry_of != NONE).squeeze(1)
     entries = other.entry_of[ids]
-    counterpart = first.place_of[entries]
-    # The primary's id may be only the first one of a longer spelling; then its own entry is a different one.
-    common = (first.id_of[entries] != NONE) & (first.entry_of[counterpart] == entries)
-    return torch.stack([ids[common], counterpart[common]]), ids[~common]
+    common = first.owned()[entries]
+    return torch.stack([ids[common], first.id_of[entries[common]]]), ids[~common]
 
 
 def load_or_make(key: str, make: Callable[[], TokenMapping]) -> TokenMapping:

@@ -48,7 +48,7 @@ from torch import Tensor
 
 from ensemble.errors import InputError
 from ensemble.methods import Method
-from ensemble.methods._embeddings import MIN_COMMON, common_entries, owned_entries, unit_embeddings
+from ensemble.methods._embeddings import MIN_COMMON, common_entries, unit_embeddings
 from ensemble.runtime.logits import Logits, whole
 from ensemble.step.distribution import Distribution, candidate_logits
 from ensemble.step.token_method import Setup, TokenRule
@@ -297,7 +297,7 @@ def make_rule(method: str, setup: Setup, weights: Sequence[float], options: Opti
     # Inside, a member's tokens are sorted with the anchors first; the result is in the order of the primary's ids.
     order = ids[0].argsort()
     entries = joint.members[0].entry_of[ids[0][order]]
-    present = [owned_entries(tables)[entries] for tables in joint.members]
+    present = [tables.owned()[entries] for tables in joint.members]
     precision = spaces[0].vectors.dtype
 
     def combine(logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:

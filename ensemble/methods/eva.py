@@ -94,20 +94,21 @@ class Options:
     agree: int = 3
 
     def __post_init__(self) -> None:
-        if not 0 <= self.reweight < math.inf:
-            raise InputError(f"reweight is {self.reweight}; it must be 0 (no re-weighting) or more")
         if self.dewhiten and not self.whiten:
             raise InputError("dewhiten is True without whiten; set dewhiten to False, too")
-        if self.neighbours < 0:
-            raise InputError(f"neighbours is {self.neighbours}; it must be 0 (no correction) or more")
-        if self.cells < 1:
-            raise InputError(f"cells is {self.cells}; it must be at least 1")
         if not 0 < self.threshold <= 1:
             raise InputError(f"threshold is {self.threshold}; it must be above 0 and at most 1")
-        if self.top < 0:
-            raise InputError(f"top is {self.top}; it must be 0 (all tokens) or more")
-        if self.agree < 0:
-            raise InputError(f"agree is {self.agree}; it must be 0 (no filter) or more")
+        least = {
+            "reweight": "no re-weighting",
+            "neighbours": "no correction",
+            "top": "all tokens",
+            "agree": "no filter",
+        }
+        for name, meaning in least.items():
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be 0 ({meaning}) or more")
+        if self.cells < 1:
+            raise InputError(f"cells is {self.cells}; it must be at least 1")
 
 
 def make(setup: Setup, options: Options) -> TokenRule:

@@ -51,10 +51,12 @@ def over_all(joint: JointVocabulary, weights: Sequence[float], k: int = 10) -> C
         k: Candidates of each member that are looked at where only the likeliest arrive.
     """
     entries = torch.arange(joint.size, device=joint.members[0].entry_of.device)
-    # A table may name the first id of a longer spelling; a member owns an entry only if the id leads back to it.
-    owned = [(tables.id_of != NONE) & (tables.entry_of[tables.place_of] == entries) for tables in joint.members]
+    owned = [tables.owned() for tables in joint.members]
     present = torch.stack(owned).any(dim=0)
-    ids = _emitted_ids(joint).masked_fill(~present, NONE)
+    first = joint.members[0]
+    # Numbers from the size of the primary's vocabulary on mean: spell this entry with several of the primary's ids.
+    spelled = (entries + len(first.entry_of)).masked_fill(first.id_of == NONE, NONE)
+    ids = torch.where(owned[0], first.id_of, spelled).masked_fill(~present, NONE)
     shares = torch.tensor(weights, dtype=torch.float64, device=entries.device)
 
     def combine(logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
@@ -73,17 +75,6 @@ def over_all(joint: JointVocabulary, weights: Sequence[float], k: int = 10) -> C
         return Distribution(entries.expand(rows, -1), present.expand(rows, -1), ids.expand(rows, -1), members, mean)
 
     return combine
-
-
-def _emitted_ids(joint: JointVocabulary) -> Tensor:
-    """What the primary emits for each entry [entries], as in :class:`ensemble.step.distribution.Distribution`."""
-    first = joint.members[0]
-    entries = torch.arange(joint.size, device=first.entry_of.device)
-    # Numbers from the size of the primary's vocabulary on mean: spell this entry with several of the primary's ids.
-    spelled = (entries + len(first.entry_of)).masked_fill(first.id_of == NONE, NONE)
-    # A table may name the first id of a longer spelling; the primary has an entry only if the id leads back to it.
-    is_own = (first.id_of != NONE) & (first.entry_of[first.place_of] == entries)
-    return torch.where(is_own, first.id_of, spelled)
 
 
 def _over_tops(

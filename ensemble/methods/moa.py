@@ -50,11 +50,8 @@ class Options:
     prompt: str | None = None
 
     def __post_init__(self) -> None:
-        if type(self.layers) is not int or self.layers < 1:
+        if self.layers < 1:
             raise InputError(f"layers {self.layers!r}: give a whole number, at least 1")
-        for name, value in (("aggregator", self.aggregator), ("prompt", self.prompt)):
-            if not isinstance(value, (str, type(None))):
-                raise InputError(f"{name} {value!r}: give a text")
 
 
 def make(options: Options) -> Aggregation:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ensemble.errors import InputError
 from ensemble.methods import Method
 from ensemble.methods._response import Aggregation, read_prompt
 
@@ -37,11 +36,6 @@ class Options:
 
     member: str | None = None
     prompt: str | None = None
-
-    def __post_init__(self) -> None:
-        for name, value in (("member", self.member), ("prompt", self.prompt)):
-            if not isinstance(value, (str, type(None))):
-                raise InputError(f"{name} {value!r}: give a text")
 
 
 def make(options: Options) -> Aggregation:

@@ -23,7 +23,8 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from ensemble.errors import InputError
 from ensemble.models.choices import Reads
-from ensemble.models.spec import Sides, Sourced
+from ensemble.models.prompts import Sourced
+from ensemble.models.spec import Sides
 from ensemble.runtime.forward_pass import pass_logits, plan_passes, run_passes, to_device
 from ensemble.runtime.local_runner import Ids, LocalRunner, last_logits
 

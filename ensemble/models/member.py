@@ -19,7 +19,8 @@ from ensemble.errors import InputError, PromptTooLongError, first_line
 from ensemble.models.choices import ChatTemplate
 from ensemble.models.encoder_decoder import EncoderDecoder, EncoderDecoderRunner, encoder_length
 from ensemble.models.memory import free_memory
-from ensemble.models.spec import Dialogue, ModelSpec, Sourced
+from ensemble.models.prompts import Dialogue, Sourced
+from ensemble.models.spec import ModelSpec
 from ensemble.models.thinking import forms_of
 from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.local_runner import LocalRunner, RecomputingRunner

@@ -10,10 +10,11 @@ import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, ValidationError, WithJsonSchema
 
 from ensemble.common.files import exists
 from ensemble.common.pool_option import (
@@ -25,68 +26,21 @@ from ensemble.common.pool_option import (
     dumped,
     filled,
     options_of,
+    with_options,
 )
-from ensemble.common.schema import Exact, must, wrong
+from ensemble.common.schema import Exact, Schema, first_fault, must, wrong
 from ensemble.errors import InputError
 from ensemble.models.choices import DTYPES, GGUF_SUFFIX, QUANTIZATIONS, ChatTemplate, Reads
 from ensemble.models.thinking import ThinkingTags
 from ensemble.servers.address import ServerAddress
 
 if TYPE_CHECKING:
-    from ensemble.models.served_task import ServedTask
+    from ensemble.models.prompts import ServedTask
 
 THINK = "think"
 """The option that all token-level methods have: ``apart`` lets each member think alone before they answer together."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40}")
-
-
-@dataclass(frozen=True, slots=True)
-class Sourced:
-    r"""A prompt for models that continue a text, together with the bare text for models with an encoder.
-
-    ``Sourced("English: Good morning\nGerman:", "Good morning")``
-
-    Attributes:
-        prompt: What causal models continue.
-        source: What encoder-decoder models read.
-    """
-
-    prompt: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Dialogue:
-    """A conversation, for members with a chat template and for those without one.
-
-    Attributes:
-        exchanges: What the user said and what the answer was, oldest first.
-        prompt: What the user says now.
-    """
-
-    exchanges: tuple[tuple[str, str], ...]
-    prompt: str
-
-    @property
-    def messages(self) -> list[dict[str, str]]:
-        """What a chat template gets."""
-        said = [text for exchange in self.exchanges for text in exchange]
-        return [
-            {"role": "assistant" if number % 2 else "user", "content": text}
-            for number, text in enumerate((*said, self.prompt))
-        ]
-
-    @property
-    def text(self) -> str:
-        """One text to continue, where no chat template is used: each prompt, its answer, and a blank line."""
-        # As demonstrations are written: models that only continue texts know this form.
-        return "".join(f"{_followed(*exchange).rstrip()}\n\n" for exchange in self.exchanges) + self.prompt
-
-
-def _followed(prompt: str, answer: str) -> str:
-    """A prompt and its answer, with white space between them."""
-    return prompt + ("" if prompt[-1:].isspace() or answer[:1].isspace() else " ") + answer
 
 
 def quantization_config(quantization: str) -> dict[str, Any]:
@@ -116,10 +70,6 @@ def _tags(value: object) -> ThinkingTags:
     return tags
 
 
-def _option(tags: ThinkingTags) -> str:
-    return tags.option
-
-
 def _is_inside(file: str) -> bool:
     # The file must not lead out of the model's folder.
     return file.lower().endswith(GGUF_SUFFIX) and ".." not in file and not file.startswith("/")
@@ -133,7 +83,7 @@ Quantization = Annotated[
     PlainSerializer(_rounding),
     WithJsonSchema({"type": "string", "enum": list(QUANTIZATIONS)}),
 ]
-Tags = Annotated[ThinkingTags, PlainValidator(_tags, json_schema_input_type=str), PlainSerializer(_option)]
+Tags = Annotated[ThinkingTags, PlainValidator(_tags, json_schema_input_type=str), PlainSerializer(attrgetter("option"))]
 GgufFile = Annotated[Exact, must(_is_inside, f"the name of a file of the model that ends in {GGUF_SUFFIX}")]
 Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # Ray shares one GPU between several models, but a model cannot have one GPU and a half.
@@ -514,3 +464,60 @@ class EnsembleSpec:
 def absolute(path: Path) -> Path:
     """An absolute path. Links stay, because files in the hub's cache have their ``.gguf`` ending only in the link."""
     return Path(os.path.normpath(path.expanduser().absolute()))
+
+
+_SECRET = "key_env"
+"""The option whose value is not shown: a user may have written the key itself."""
+
+
+_OF_SERVERS = {
+    name: each._replace(help=f"of a model behind a server: {each.help}")
+    for name, each in options_of(ServerAddress).items()
+}
+
+
+@with_options({**_OF_SERVERS, **options_of_models(remote=False)})
+class PoolLine(Schema):
+    """A line of a pool file: a model, and the options of its kind."""
+
+    model: str
+    """a hub id (`@revision` may follow), a folder or a GGUF file, or `openai:URL#MODEL` for a model behind a server"""
+    name: Exact | None = None
+    """the name of the model; names differ. The default is the last part of the folder, the id or the server's name"""
+    temperature: Literal["default"] | None = None
+    """of a model behind a server: `default` sends none, so that the server's own one applies"""
+
+
+def read_options(words: Sequence[str], place: str, *, remote: bool) -> dict[str, Any]:
+    """The options of a line (``key=value``), for :meth:`ensemble.models.spec.ModelSpec.read`, or an InputError.
+
+    No message repeats what may be a key.
+    """
+    served = ("name", *options_of_models(remote=True), "temperature")
+    known = served if remote else ("name", *options_of_models(remote=False))
+    names, texts = ", ".join(known), {"model": words[0]}
+    for word in words[1:]:
+        key, equals, text = word.partition("=")
+        if remote and not equals:
+            # The word is not quoted: it may be a key that lacks its key_env=.
+            raise InputError(f"an option has no =; write key=value, for {names}", of=place)
+        if not equals or key not in known:
+            if key in served and equals:
+                raise InputError(
+                    f"{key} is an option of a model behind a server; the options of this one are {names}", of=place
+                )
+            shown, of = (key, "model behind a server") if remote else (word, "model")
+            raise InputError(f"{shown!r} is not an option of a {of}; the options are {names}", of=place)
+        if key in texts:
+            raise InputError(f"{key} is given twice", of=place)
+        texts[key] = text
+    try:
+        line = PoolLine.model_validate(texts)
+    except ValidationError as error:
+        key = str(error.errors()[0]["loc"][0])
+        shown = "" if key == _SECRET else f", not {texts[key]!r}"
+        raise InputError(f"{first_fault(error, texts)}{shown}", of=place) from None
+    given = {key: getattr(line, key) for key in texts if key != "model"}
+    if given.pop("temperature", None) is not None:
+        given["left_out"] = (*given.get("left_out", ()), "temperature")
+    return given

@@ -15,8 +15,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ensemble.runtime.forward_pass import pass_tokens, plan_passes, run_passes, to_device
-from ensemble.runtime.kv_cache import GrowingCache, GrowingLayer, with_spare
+from ensemble.runtime.forward_pass import (
+    GrowingCache,
+    GrowingLayer,
+    pass_tokens,
+    plan_passes,
+    run_passes,
+    to_device,
+    with_spare,
+)
 from ensemble.runtime.local_runner import Ids, LocalRunner, can_skip_logits, common_prefix
 
 if TYPE_CHECKING:

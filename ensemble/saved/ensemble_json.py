@@ -43,7 +43,7 @@ from ensemble.common.schema import (
 )
 from ensemble.errors import InputError
 from ensemble.methods import get_method
-from ensemble.models.served_task import ServedTask
+from ensemble.models.prompts import ServedTask
 from ensemble.models.spec import COMMIT, HUB_ID, Checkpoint, EnsembleSpec, ModelSpec, absolute, options_of_models
 from ensemble.servers.address import SavedServer, read_address
 

@@ -12,7 +12,7 @@ from ensemble.models.spec import EnsembleSpec, ModelSpec
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
-    from ensemble.models.served_task import ServedTask
+    from ensemble.models.prompts import ServedTask
 
 MARKER = (
     "<!-- Written by unite-advisor, and written again when this is saved again: delete this line to keep changes. -->"

@@ -45,6 +45,12 @@ class MemberTables:
         # Computed once here, because every step needs it. The data class is frozen.
         object.__setattr__(self, "place_of", self.id_of.clamp(min=0))
 
+    def owned(self) -> Tensor:
+        """[entries] those that are its own tokens: of another one ``id_of`` is the first id of a longer spelling."""
+        # So the id leads to another entry.
+        entries = torch.arange(len(self.id_of), device=self.id_of.device)
+        return (self.id_of != NONE) & (self.entry_of[self.place_of] == entries)
+
     def to(self, device: torch.device) -> MemberTables:
         """The same tables on a device."""
         return MemberTables(*(getattr(self, name).to(device) for name in _SAVED))

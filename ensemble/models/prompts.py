@@ -1,0 +1,99 @@
+"""What models are asked: prompts for models of several kinds, and how the task of a run makes its prompts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from ensemble.common.schema import Exact, Schema, must
+
+_LONGEST = 2**18
+_MOST_OPTIONS = 100
+
+TemplateText = Annotated[
+    Exact, must(lambda text: len(text) <= _LONGEST, f"a template of at most {_LONGEST:,} characters")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Sourced:
+    r"""A prompt for models that continue a text, together with the bare text for models with an encoder.
+
+    ``Sourced("English: Good morning\nGerman:", "Good morning")``
+
+    Attributes:
+        prompt: What causal models continue.
+        source: What encoder-decoder models read.
+    """
+
+    prompt: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """A conversation, for members with a chat template and for those without one.
+
+    Attributes:
+        exchanges: What the user said and what the answer was, oldest first.
+        prompt: What the user says now.
+    """
+
+    exchanges: tuple[tuple[str, str], ...]
+    prompt: str
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """What a chat template gets."""
+        said = [text for exchange in self.exchanges for text in exchange]
+        return [
+            {"role": "assistant" if number % 2 else "user", "content": text}
+            for number, text in enumerate((*said, self.prompt))
+        ]
+
+    @property
+    def text(self) -> str:
+        """One text to continue, where no chat template is used: each prompt, its answer, and a blank line."""
+        # As demonstrations are written: models that only continue texts know this form.
+        return "".join(f"{_followed(*exchange).rstrip()}\n\n" for exchange in self.exchanges) + self.prompt
+
+
+def _followed(prompt: str, answer: str) -> str:
+    """A prompt and its answer, with white space between them."""
+    return prompt + ("" if prompt[-1:].isspace() or answer[:1].isspace() else " ") + answer
+
+
+class PromptTemplate(Schema, extra="forbid"):
+    """How the fields of a question become its prompt: templates as in a task file, and the worked examples."""
+
+    question: TemplateText
+    """the template of a question, `prompt` of the task file"""
+    instructions: TemplateText | None = None
+    """the template of the text before everything else"""
+    shots: dict[Exact, Exact] = Field(default_factory=dict)
+    """the worked examples before a question, by its group; under an empty name those of all questions"""
+    group: TemplateText | None = None
+    """the template of a question's group, where each has its worked examples"""
+    choices: Annotated[tuple[TemplateText, ...], Field(max_length=_MOST_OPTIONS)] = ()
+    """the templates of the options, where the prompt lists them"""
+    variant: Exact | None = None
+    """the variant of the task"""
+    source: TemplateText | None = None
+    """the template of the text that encoder-decoder models read"""
+
+
+class ServedTask(Schema, extra="forbid"):
+    """The task that a run was made for, as far as it decides what production writes.
+
+    It is in ``result.json``, ``ensemble.json`` and ``strategy.json``, which may come from a stranger. Nothing here is
+    rendered: that is up to the programs that run an ensemble.
+    """
+
+    metric: Exact
+    """the name of its metric"""
+    extract: Exact | None = None
+    """what finds the answer in a response: `json`, `tool_call`, or a regular expression; null for the whole response"""
+    template: PromptTemplate | None = None
+    """how its prompts are made; null where prompts are sent as they are"""
