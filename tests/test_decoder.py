@@ -30,8 +30,9 @@ from ensemble.step import compiled
 
 TIE = 1e-9
 """A margin of the reference below which rounding may decide."""
-CASES_EACH = 16
-"""Cases of a combination: four settings (k, weights, stop strings, length), four prompts each."""
+SETTINGS_EACH = 4
+"""Settings of a combination (k, weights, stop strings, length), with four prompts each; two where vocabularies are
+large, because the reference takes long for them."""
 WAYS = ("batched", "one by one", "one by one, without drafts")
 SCRIPT = [
     *(TEXTS[key].encode() for key in ("sentence", "chinese", "emoji", "combining", "composed", "rare")),
@@ -146,11 +147,12 @@ class Setting:
     prompts: tuple[str, ...]
 
 
-def settings_of(line: str, count: int = 4) -> Iterator[Setting]:
+def settings_of(line: str) -> Iterator[Setting]:
     """Some settings of a combination, drawn by its name."""
     chance = random.Random(line)
     texts = [*PROMPTS, *(text for text in TEXTS.values() if text)]
-    for n in range(count):
+    prompts = 4 if all(part.tokenizer in MADE_UP for part in parts(line)) else 2
+    for n in range(SETTINGS_EACH):
         weights = tuple(chance.choice((0.0, 0.2, 0.5, 1.0, 3.0)) + 0.1 * (m == 0) for m, _ in enumerate(parts(line)))
         # As with few-shot examples: what all prompts begin with is computed once.
         shared = "Question: 1 + 1 = ?\nAnswer: 2\n\n" if n == 3 else ""
@@ -159,7 +161,7 @@ def settings_of(line: str, count: int = 4) -> Iterator[Setting]:
             weights=weights if n % 2 else None,
             stop=chance.choice(((), ("t",), ("\n", "ab"), ("。", "</s>", " "))),
             max_new_tokens=chance.choice((6, 9, 12) if "*" in line else (3, 5, 7)),
-            prompts=tuple(shared + text for text in chance.sample(texts, CASES_EACH // 4)),
+            prompts=tuple(shared + text for text in chance.sample(texts, prompts)),
         )
 
 
@@ -172,11 +174,11 @@ class Judged:
 
 
 @cache
-def judged(line: str, count: int = 4) -> list[tuple[Setting, list[Judged]]]:
+def judged(line: str) -> list[tuple[Setting, list[Judged]]]:
     """A combination's cases, as the reference decides them."""
     members = [both(part)[1] for part in parts(line)]
     found = []
-    for s in settings_of(line, count):
+    for s in settings_of(line):
         made = [
             generate(members, prompt, k=s.k, weights=s.weights, max_new_tokens=s.max_new_tokens, stop=s.stop)
             for prompt in s.prompts
@@ -221,8 +223,8 @@ def test_ids_text_and_end_are_those_of_the_reference(line: str, way: str, tables
 @pytest.mark.parametrize(
     ("lines", "fewest"),
     [
-        ([line for line in COMBINATIONS if line not in FURTHER], 110),
-        pytest.param(COMBINATIONS, 300, marks=[pytest.mark.second_lane, pytest.mark.further]),
+        ([line for line in COMBINATIONS if line not in FURTHER], 90),
+        pytest.param(COMBINATIONS, 190, marks=[pytest.mark.second_lane, pytest.mark.further]),
     ],
     ids=["first lane", "all"],
 )
@@ -230,7 +232,7 @@ def test_there_are_enough_cases_and_hardly_a_tie_among_them(lines: Sequence[str]
     here = [line for line in lines if "skip" not in {mark.name for mark in available(line).marks}]
     cases = [case for line in here for _, found in judged(line) for case in found]
     assert len(cases) >= (fewest if real_tokenizers() else 60)
-    assert sum(case.is_tie for case in cases) <= len(cases) / 100
+    assert sum(case.is_tie for case in cases) <= max(1, len(cases) / 100)
     assert {case.outcome[2] for case in cases} == {"eos", "stop", "length"}
 
 

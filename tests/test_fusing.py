@@ -39,7 +39,7 @@ pytest_plugins = ["pools"]
 
 TEMPLATE = "{% for r in responses %}<{{ r }}>{% endfor %} {{ prompt }}"
 PLAIN = prompt_template("{{ responses | join('|') }}")
-N = 24
+N = 40
 """Questions of each split."""
 
 
@@ -233,7 +233,7 @@ def test_a_fusion_has_its_own_answers_and_the_price_of_all_its_calls() -> None:
     row = one.figures
     costs = row.calls_per_question, row.tokens_per_question, row.seconds_per_question
     assert costs == pytest.approx((3.0, 30.0, 0.3))
-    assert row.price_per_1000 == pytest.approx(1000 / 40 * 3 * (4000 * 1.0 + 400 * 10.0) / 1e6)
+    assert row.price_per_1000 == pytest.approx(1000 / N * 3 * (4000 * 1.0 + 400 * 10.0) / 1e6)
     assert one.profile.accuracy == 100
     assert one.gain.points > 0
     assert one.ceiling is None

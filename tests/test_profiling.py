@@ -61,7 +61,7 @@ def task(place: Place) -> Task:
 def alone() -> Ensemble:
     """A model alone, which a test may spoil."""
     tokenizer = byte_tokenizer(("What", " is"))
-    return Ensemble([member_of(tiny_model(tokenizer, hidden=8, layers=2, positions=256), tokenizer, name="alpha")])
+    return Ensemble([member_of(tiny_model(tokenizer, hidden=8, positions=256), tokenizer, name="alpha")])
 
 
 def never() -> Ensemble:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ensemble.decode.settings import Settings
 
 # The weights of a set's members: equal, their accuracies on dev (GaC: Yu et al., EMNLP 2024, section 4.3), or from each
-# prompt (PackLLM; see `ensemble.score.scorer`).
+# prompt (PackLLM; see `ensemble.score`).
 EQUAL = "equal"
 ACCURACY = "accuracy"
 PERPLEXITY: Literal["perplexity"] = "perplexity"
