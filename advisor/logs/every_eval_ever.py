@@ -30,7 +30,12 @@ _GROUPS = ("subject", "category", "subset")
 
 def recognise(files: Sequence[LogFile], notes: Notes) -> list[LogSource]:
     """Files of lines with ``sample_id`` and ``evaluation``, each with its aggregate."""
-    sources = [LogSource("every_eval_ever", file.path, _aggregate_of(file.path)) for file in files if _is_log(file)]
+    sources = [
+        LogSource("every_eval_ever", file.path, _aggregate_of(file.path))
+        for file in files
+        # The first line may be longer than the head.
+        if b'"model_id"' in file.head and (file.outline >= _INSTANCE or file.first_object.keys() >= _INSTANCE)
+    ]
     used = {path for source in sources for path in source.companions}
     notes.extend(
         f"{file.path}: a summary without responses; the schema has these in a file ID_samples.jsonl"
@@ -38,11 +43,6 @@ def recognise(files: Sequence[LogFile], notes: Notes) -> list[LogSource]:
         if file.path not in used and file.outline >= _AGGREGATE
     )
     return sources
-
-
-def _is_log(file: LogFile) -> bool:
-    # The first line may be longer than the head.
-    return b'"model_id"' in file.head and (file.outline >= _INSTANCE or file.first_object.keys() >= _INSTANCE)
 
 
 def _aggregate_of(path: Path) -> tuple[Path, ...]:

@@ -87,11 +87,7 @@ def _content(path: Path, notes: Notes) -> tuple[dict[str, Any], Iterator[tuple[A
 
 
 def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
-    """One record for each sample and epoch; see :class:`advisor.logs.sources.LogFormat`.
-
-    Raises:
-        InputError: Also if inspect_ai is not installed.
-    """
+    """One record for each sample and epoch; see :class:`advisor.logs.sources.LogFormat`."""
     path = source.path
     # Also reads zip files that are compressed with zstd, from here on.
     try:
@@ -125,7 +121,7 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
         grade, extracted = scores.get(chosen or "", (None, None))
         # An error is no score that cannot be read.
         score = options.scores.read(grade, model) if grade is not None or sample.error is None else None
-        output = sample.output
+        output, asked, error = sample.output, sample.input, sample.error
         # The first is the sum over all turns; output has the last turn only.
         usage = sample.model_usage.get(model) or output.usage
         thoughts = None if output.empty else _thoughts(output.message)
@@ -134,7 +130,7 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
             task=task,
             id=number,
             place=place,
-            question=_input(sample),
+            question=text_of(asked if isinstance(asked, str) else "\n\n".join(message.text for message in asked)),
             reference=text_of(sample.target) or texts_of(sample.target),
             choices=texts_of(sample.choices) or (),
             response=None if output.empty else text_of(output.completion),
@@ -151,7 +147,7 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
             draw=sample.epoch - 1,
             cut=not output.empty and output.stop_reason in CUT,
             # Inspect can score what a model wrote before an error.
-            error=_error(sample) if score is None else None,
+            error=(line_of(error.message) or "an error without a message") if error and score is None else None,
         )
     if chosen is not None:
         note_others(chosen, names, options.score, path, notes)
@@ -186,15 +182,3 @@ def _thoughts(message: ChatMessageAssistant) -> list[str] | None:
     """The texts of a message's reasoning blocks, without those that are hidden; None if it has no block."""
     blocks = [part for part in message.content if not isinstance(part, str) and part.type == "reasoning"]
     return [part.reasoning for part in blocks if part.reasoning and not part.redacted] if blocks else None
-
-
-def _error(sample: EvalSample) -> str | None:
-    if sample.error is None:
-        return None
-    return line_of(sample.error.message) or "an error without a message"
-
-
-def _input(sample: EvalSample) -> str | None:
-    if isinstance(sample.input, str):
-        return text_of(sample.input)
-    return text_of("\n\n".join(message.text for message in sample.input))

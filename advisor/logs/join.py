@@ -38,7 +38,7 @@ _MOST_UNUSABLE = 0.05
 """The share of references that a metric may be unable to use."""
 _LISTED = 5
 """How many models or evaluations a message names."""
-_OPENINGS = tuple(form.opening.strip() for form in FAMILIES if not form.needs_closing)
+_OPENINGS = tuple([form.opening.strip() for form in FAMILIES if not form.needs_closing])
 """What begins a thinking, in any model."""
 _NAMELESS = "no name"
 """The evaluation of records that name none."""
@@ -156,29 +156,18 @@ class JoinedLogs:
         )
 
 
-class _Model:
-    """A model's records while they are read: by number of the question, then by number of the response."""
-
-    def __init__(self) -> None:
-        self.answers: dict[int, dict[int, Answer]] = {}
-        self.repeated = 0
-        self.first_repeated = ""
-
-
 class _Reading:
-    """All records, as far as they are read. A question's number is its place in ``examples``.
-
-    Attributes:
-        spellings: The number of each spelling of a question, which most records share with others.
-        numbers: The number of each question in one spelling.
-    """
+    """All records, as far as they are read. A question's number is its place in ``examples``."""
 
     def __init__(self) -> None:
+        # The number of each spelling of a question, which most records share with others, and of it in one spelling.
         self.spellings: dict[tuple[object, ...], int] = {}
         self.numbers: dict[tuple[str, ...], int] = {}
         self.examples: list[Example] = []
         self.clusters: list[str | None] = []
-        self.models: dict[str, _Model] = {}
+        # The answers of each model by number of the question, then by number of the response.
+        self.models: dict[str, dict[int, dict[int, Answer]]] = {}
+        self.repeated: dict[str, tuple[int, str]] = {}  # how many records of a model repeat one, and the first place
         self.tasks: Counter[str] = Counter()
         self.metrics: Counter[str] = Counter()
 
@@ -202,24 +191,19 @@ def read_logs(
         needs_score=needs_score,
         scores=ScoreReader(options.score_map),
     )
+    scoring = None if options.metric is None else Scoring.of_text(options.metric)
+    if isinstance(options, TaskOptions) and options.task is not None:
+        if scoring is not None:
+            raise InputError("--task has a metric; leave out --metric or --task")
+        scoring = Scoring.of_task(options.task)
     notes: Notes = []
     try:
-        return join_logs(paths or options.logs, told, models=models, scoring=_scoring(options), notes=notes)
+        return join_logs(paths or options.logs, told, models=models, scoring=scoring, notes=notes)
     finally:
         # Also before an error: what was left out of a log often is its reason.
         if say is not None:
             for note in notes:
                 say(note)
-
-
-def _scoring(options: LogsOptions) -> Scoring | None:
-    """What scores the responses of logs again: ``--metric``, or the metric of a task file; None for neither."""
-    task = options.task if isinstance(options, TaskOptions) else None
-    if task is not None:
-        if options.metric is not None:
-            raise InputError("--task has a metric; leave out --metric or --task")
-        return Scoring.of_task(task)
-    return None if options.metric is None else Scoring.of_text(options.metric)
 
 
 def join_logs(
@@ -230,15 +214,10 @@ def join_logs(
     scoring: Scoring | None = None,
     notes: Notes | None = None,
 ) -> JoinedLogs:
-    """Read logs and join them.
+    """Read logs and join them; `scoring` scores the responses again, instead of the scores of the logs.
 
-    Args:
-        paths: Files, folders and globs.
-        options: What the user says about the logs.
-        models: Globs of the models to take, or to leave out after ``!``; case-sensitive; empty for all. A model that
-            is named without a wildcard is never left out.
-        scoring: Scores the responses again; None for the scores of the logs.
-        notes: Gets the notes, also where the logs cannot be joined: they often say why.
+    The `paths` are files, folders and globs, and `models` globs of the models to take, or to leave out after ``!``. A
+    model that is named without a wildcard is never left out. Notes come also where the logs cannot be joined.
     """
     notes = Notes() if notes is None else notes
     options = replace(
@@ -313,12 +292,11 @@ def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None,
             reading.tasks[record.task] += 1
         if record.metric is not None:
             reading.metrics[record.metric] += 1
-        model = reading.models.setdefault(name, _Model())
-        draws = model.answers.setdefault(_number(reading, record), {})
+        draws = reading.models.setdefault(name, {}).setdefault(_number(reading, record), {})
         # A record without a score is replaced by one that has it: some tools write a log before they score it.
         if record.draw in draws and not math.isnan(draws[record.draw].score):
-            model.repeated += 1
-            model.first_repeated = model.first_repeated or record.place
+            count, first = reading.repeated.get(name, (0, record.place))
+            reading.repeated[name] = count + 1, first
             continue
         draws[record.draw] = _answer(record)
     if other_tasks and not (reading.models or other_models):
@@ -332,7 +310,7 @@ def _read(records: Iterable[LogRecord], models: Sequence[str], task: str | None,
 def _check(reading: _Reading, models: Sequence[str], others: Counter[str], notes: Notes) -> None:
     """Check that every name fits a model, and that the records are of one evaluation; note what repeats."""
     # A misspelt name must not leave out a candidate without a word.
-    known = Counter({name: len(model.answers) for name, model in reading.models.items()}) + others
+    known = Counter({name: len(answers) for name, answers in reading.models.items()}) + others
     if missing := [name for name in models if not any(fits(model, name.removeprefix("!")) for model in known)]:
         raise InputError(f"{join(missing)}: no model of the logs matches; they have {_some(known)}")
     if known and not reading.models:
@@ -343,12 +321,11 @@ def _check(reading: _Reading, models: Sequence[str], others: Counter[str], notes
     if len(reading.tasks) > 1:
         counts = ", ".join(f"{name} ({count:,} records)" for name, count in reading.tasks.most_common(10))
         raise InputError(f"the logs are of several evaluations, {counts}; choose one with --column evaluation=NAME")
-    for name, model in reading.models.items():
-        if model.repeated:
-            notes.append(
-                f"{name}: {counted(model.repeated, 'record', 'repeats')} a question of this model, and the first "
-                f"answer counts; the first is {model.first_repeated}"
-            )
+    for name, (count, first) in reading.repeated.items():
+        notes.append(
+            f"{name}: {counted(count, 'record', 'repeats')} a question of this model, and the first answer counts; the "
+            f"first is {first}"
+        )
 
 
 def question_key(example: Example) -> tuple[str, ...]:
@@ -387,8 +364,8 @@ def _join_by_question(reading: _Reading, notes: Notes) -> None:
     # What a model answered twice is not known by its text alone.
     repeated = {
         key
-        for model in reading.models.values()
-        for key, count in Counter(keys[number] for number in model.answers).items()
+        for answers in reading.models.values()
+        for key, count in Counter(keys[number] for number in answers).items()
         if count > 1
     }
     first: dict[tuple[str, ...], int] = {}
@@ -398,8 +375,8 @@ def _join_by_question(reading: _Reading, notes: Notes) -> None:
     ]
     joined = len(target) - len(set(target))
     if joined:
-        for model in reading.models.values():
-            model.answers = {target[number]: draws for number, draws in model.answers.items()}
+        for name, answers in reading.models.items():
+            reading.models[name] = {target[number]: draws for number, draws in answers.items()}
         what = counted(joined, "question", "has")
         notes.append(f"{what} another id in one log than in another, and were joined by their text and reference")
 
@@ -448,8 +425,8 @@ def _answer(record: LogRecord) -> Answer:
 
 def _part(reading: _Reading) -> None:
     """Part the thinking of each response from its answer."""
-    for model in reading.models.values():
-        places = [(draws, draw) for draws in model.answers.values() for draw in draws if draws[draw].text is not None]
+    for answers in reading.models.values():
+        places = [(draws, draw) for draws in answers.values() for draw in draws if draws[draw].text is not None]
         whole = [draws[draw] for draws, draw in places]
         reader = ThinkingReader((answer.text or "", answer.finish_reason == "length") for answer in whole)
         parted: list[Answer] = []
@@ -472,21 +449,21 @@ def _is_blank(answer: Answer) -> bool:
 
 def _kept(reading: _Reading, patterns: Sequence[str], notes: Notes) -> list[str]:
     """The models that are compared, in the order of the logs."""
-    counts = {name: len(model.answers) for name, model in reading.models.items()}
+    counts = {name: len(answers) for name, answers in reading.models.items()}
     if len(counts) < 2:
         return list(counts)
     # From the model with the most questions on: to try all sets of models would take exponential time.
     largest = sorted(counts, key=lambda name: -counts[name])
-    common, kept = set(reading.models[largest[0]].answers), {largest[0]}
+    common, kept = set(reading.models[largest[0]]), {largest[0]}
     for name in largest[1:]:
-        shared = common & reading.models[name].answers.keys()
+        shared = common & reading.models[name].keys()
         # A name without a wildcard is equal to its pattern.
         if name in patterns or len(shared) >= _FEWEST_SHARED * len(common):
             common, kept = shared, {*kept, name}
     # No two models share enough: with all of them, the message tells how few questions are common.
     if len(kept) < 2:
         return list(counts)
-    few = {name: len(common & reading.models[name].answers.keys()) for name in counts if name not in kept}
+    few = {name: len(common & reading.models[name].keys()) for name in counts if name not in kept}
     if few:
         # Models of another benchmark share none, and to keep them would leave no question.
         way_out = (
@@ -503,9 +480,9 @@ def _kept(reading: _Reading, patterns: Sequence[str], notes: Notes) -> list[str]
 
 def _common(reading: _Reading, kept: Sequence[str], notes: Notes) -> list[int]:
     """The numbers of the questions that all models answered."""
-    answered = [reading.models[name].answers.keys() for name in kept]
+    answered = [reading.models[name].keys() for name in kept]
     common = set(answered[0]).intersection(*answered[1:])
-    counts = {name: len(reading.models[name].answers) for name in kept}
+    counts = {name: len(reading.models[name]) for name in kept}
     if not common:
         ids = [
             f"id {_shown(reading.examples[next(iter(own))].id)} in {name}"
@@ -536,12 +513,14 @@ def _common(reading: _Reading, kept: Sequence[str], notes: Notes) -> list[int]:
 def _scored(reading: _Reading, kept: Sequence[str], common: Sequence[int], notes: Notes) -> list[int]:
     """The questions that have a score of every model."""
     missing = {
-        name: [number for number in common if any(math.isnan(answer.score) for answer in answers[number].values())]
-        for name, answers in ((name, reading.models[name].answers) for name in kept)
+        name: [
+            number for number in common if any(math.isnan(each.score) for each in reading.models[name][number].values())
+        ]
+        for name in kept
     }
     for name, numbers in missing.items():
         if len(numbers) == len(common):
-            answers = reading.models[name].answers
+            answers = reading.models[name]
             if all(answer.text is None for number in numbers for answer in answers[number].values()):
                 raise InputError(
                     "the log has neither scores nor responses; give a log with one of them, or name the column of a "
@@ -561,9 +540,7 @@ def _scored(reading: _Reading, kept: Sequence[str], common: Sequence[int], notes
         # Also if each model lacks only some of the scores.
         raise InputError("no question has a score of every model; leave out the models whose logs lack scores")
     rest = [number for number in common if number not in without]
-    left = {
-        answer.score for name in kept for number in rest for answer in reading.models[name].answers[number].values()
-    }
+    left = {answer.score for name in kept for number in rest for answer in reading.models[name][number].values()}
     if without and len(left) == 1:
         raise InputError(
             f"all scores of the logs are {left.pop():g}, and {counted(len(without), 'question')} lack one: "
@@ -574,7 +551,7 @@ def _scored(reading: _Reading, kept: Sequence[str], common: Sequence[int], notes
 
 def _why_apart(reading: _Reading, kept: Sequence[str]) -> str | None:
     """What differs between two models in a question with one id; None if they share no id."""
-    one, other = ({plain((e := reading.examples[n]).id): e for n in reading.models[name].answers} for name in kept[:2])
+    one, other = ({plain((e := reading.examples[n]).id): e for n in reading.models[name]} for name in kept[:2])
     shared = next((name for name in one if name in other), None)
     if shared is None:
         return None
@@ -597,7 +574,8 @@ def _with_references(reading: _Reading, common: Sequence[int], scoring: Scoring,
         raise InputError("--metric choice: the questions of the logs have no options; give --metric exact_match")
     metric, kept = get_metric(scoring.metric), list[int]()
     absent, problems = 0, dict[str, str]()
-    has_bars = _have_bars([reading.examples[number] for number in common])
+    parts = [text.split("|") for n in common if isinstance(text := reading.examples[n].reference, str)]
+    has_bars = 2 * sum(len(each) > 1 and all(map(str.strip, each)) for each in parts) > len(common)
     if has_bars:
         notes.append("the references are read as accepted answers with | between them")
     for number in common:
@@ -637,19 +615,13 @@ def _problem(metric: Metric, reference: str, choices: tuple[str, ...]) -> str | 
     return None if problem is None or metric.score(reference, (reference,), choices)[0] == 1 else problem
 
 
-def _have_bars(examples: Sequence[Example]) -> bool:
-    """Whether most references are several texts with | between them."""
-    parts = [example.reference.split("|") for example in examples if isinstance(example.reference, str)]
-    return 2 * sum(len(each) > 1 and all(map(str.strip, each)) for each in parts) > len(examples)
-
-
 def _score_again(reading: _Reading, kept: Sequence[str], common: Sequence[int], scoring: Scoring, notes: Notes) -> None:
     """Replace the scores and the extracted answers by those of a metric."""
     task = JoinedLogs("", scoring.metric, (), {}, {}, None, (), (), scoring).task("dev", (), 0)
     changed = graded = 0
     for name in kept:
         for number in common:
-            draws = reading.models[name].answers[number]
+            draws = reading.models[name][number]
             for draw, answer in draws.items():
                 if answer.error is not None:
                     continue
@@ -670,9 +642,9 @@ def _score_again(reading: _Reading, kept: Sequence[str], common: Sequence[int], 
 
 
 def _profile(reading: _Reading, name: str, numbers: Sequence[int], draw: int) -> Profile:
-    model, examples = reading.models[name], [reading.examples[number] for number in numbers]
+    examples = [reading.examples[number] for number in numbers]
     # By their order: some logs count draws from 1.
-    answers = [model.answers[number] for number in numbers]
+    answers = [reading.models[name][number] for number in numbers]
     # In different logs a question may have different ids.
     own = [draws[sorted(draws)[draw] if draw else min(draws)] for draws in answers]
     taken = tuple(
@@ -690,8 +662,7 @@ def _profile(reading: _Reading, name: str, numbers: Sequence[int], draw: int) ->
 def _draws(reading: _Reading, kept: Sequence[str], common: Sequence[int]) -> dict[str, tuple[Profile, ...]]:
     draws = {}
     for name in kept:
-        model = reading.models[name]
-        fewest = min((len(model.answers[number]) for number in common), default=0)
+        fewest = min((len(reading.models[name][number]) for number in common), default=0)
         if fewest > 1:
             draws[name] = tuple(_profile(reading, name, common, draw) for draw in range(fewest))
     return draws
@@ -701,9 +672,7 @@ def _lost(
     reading: _Reading, kept: Sequence[str], common: Sequence[int], options: LogOptions, notes: Notes
 ) -> dict[str, dict[str, int]]:
     """For each model how many scores were unread, how many responses are missing, and how many failed."""
-    answers = {
-        name: [each for number in common for each in reading.models[name].answers[number].values()] for name in kept
-    }
+    answers = {name: [each for number in common for each in reading.models[name][number].values()] for name in kept}
     failed = Counter({name: sum(answer.error is not None for answer in own) for name, own in answers.items()})
     missing = Counter({name: sum(map(_is_missing, own)) for name, own in answers.items()})
     for what, counts in (("have no response", +missing), ("failed", +failed)):

@@ -187,7 +187,11 @@ def place_models(
     fixed = {name: each for name, each in wanted.items() if each != "auto"}
     needs = {model.name: need.weights if (need := need_of_model(model, dtype)) else 0 for model in here}
     placed = place(needs, free, fixed)
-    return tuple(replace(model, device=placed.get(model.name, model.device)) for model in models), _in_words(placed)
+    by_device: dict[str, list[str]] = {}
+    for name, each in placed.items():
+        by_device.setdefault(each, []).append(name)
+    words = "; ".join(f"{each}: {', '.join(names)}" for each, names in sorted(by_device.items()))
+    return tuple(replace(model, device=placed.get(model.name, model.device)) for model in models), words
 
 
 def _gpus() -> dict[str, int]:
@@ -196,13 +200,6 @@ def _gpus() -> dict[str, int]:
 
     count = torch.cuda.device_count()
     return {f"cuda:{n}": free_on(f"cuda:{n}") or 0 for n in range(count)} if count > 1 else {}
-
-
-def _in_words(placed: Mapping[str, str]) -> str:
-    by_device: dict[str, list[str]] = {}
-    for name, device in placed.items():
-        by_device.setdefault(device, []).append(name)
-    return "; ".join(f"{device}: {', '.join(names)}" for device, names in sorted(by_device.items()))
 
 
 def check_pool(

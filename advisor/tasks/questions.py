@@ -169,7 +169,9 @@ class QuestionBank:
 
     def _id(self, split: str, record: Record) -> str:
         template = self._settings.id
-        value = _id_field(record) if template is None else template.value(record)
+        # Exports have ``ID`` or ``Id``.
+        names = [name for name in ("id", *record.values) if name in record.values and name.lower() == "id"]
+        value = template.value(record) if template else record.values[names[0]] if names else None
         if value is None or value == "":
             return "-".join(part for part in (split, record.part, str(record.index)) if part)
         # Ids of other types would be equal as text and different as values, or change with the version of a library.
@@ -226,12 +228,6 @@ def with_options(record: Record, choices: Sequence[str]) -> Record:
     # The letters are added here, so that those of the prompt are those that the metric reads.
     options = [f"{letter}. {choice}" for letter, choice in zip(string.ascii_uppercase, choices, strict=False)]
     return record.with_fields(_options=options)
-
-
-def _id_field(record: Record) -> object:
-    """The value of the field ``id``, in any case: exports have ``ID`` or ``Id``."""
-    values = record.values
-    return values["id"] if "id" in values else next((values[name] for name in values if name.lower() == "id"), None)
 
 
 def seeded(questions: Sequence[Question], seed: int) -> list[Question]:

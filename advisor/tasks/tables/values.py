@@ -104,17 +104,14 @@ def parsed_text(text: str) -> object:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of backslashes in the texts
-            found = ast.literal_eval(_NUMPY.sub(_in_python, text))
+            # NumPy puts blanks between values, and Python would join texts without a comma.
+            plain = _NUMPY.sub(lambda match: (match["value"] or "") + ("," if match["gap"] else ""), text)
+            found = ast.literal_eval(plain)
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         return None
     if isinstance(found, set):
         return sorted(found, key=str)
     return found if isinstance(found, (list, dict)) else None
-
-
-def _in_python(match: re.Match[str]) -> str:
-    """A piece of an array in Python: NumPy puts blanks between values, and Python would join texts without a comma."""
-    return (match["value"] or "") + ("," if match["gap"] else "")
 
 
 def parsed_cell(value: object) -> object:
