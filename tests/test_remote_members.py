@@ -7,13 +7,14 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from running_server import Running, running, serving
-from servers import Answer, Raw, as_json, completion, raw_server
+from servers import Answer, Raw, as_json, completion
 from servers import models as models_answer
 from tiny import byte_tokenizer, save_member, tiny_model
 
@@ -158,29 +159,23 @@ def test_options_are_scored_as_by_the_models_here(place: Place, models: Path, se
 
 
 def test_a_server_without_log_probabilities_gives_texts_and_the_note_says_what_it_lacks(
-    place: Place, models: Path
+    place: Place, models: Path, raw: Raw
 ) -> None:
-    with raw_server() as raw:
-        raw.answer = lambda path, body: (
-            served()
-            if path.endswith("/models")
-            else completion("7")
-            if path.endswith("/completions") and isinstance(body["prompt"], str)
-            else as_json({"error": "no ids"}, 400)
-        )
-        place.task()
-        place.pool(f"openai:{raw.url}#m tokenizer={models / 'alpha'} chat_template=never")
-        ran = place.advisor("select", "--pool", "models.txt", "--task", "task.yaml", "--out", "run", "--no-verify")
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        is_text = path.endswith("/completions") and isinstance(body["prompt"], str)
+        if path.endswith("/models"):
+            return models_answer("m")
+        return completion("7") if is_text else as_json({"error": "no ids"}, 400)
+
+    raw.answer = answer
+    place.task()
+    place.pool(f"openai:{raw.url}#m tokenizer={models / 'alpha'} chat_template=never")
+    ran = place.advisor("select", "--pool", "models.txt", "--task", "task.yaml", "--out", "run", "--no-verify")
     assert ran.status == 0
     assert "m: its server does not give top log-probabilities by token id" in ran.err
     assert "serve the model with vLLM, SGLang or llama.cpp" in ran.err
     source = json.loads(Path("run/result.json").read_text(encoding="utf-8"))["provenance"]["models"]["m"]
     assert source["remote"]["tokenizer"] is None
-
-
-def served() -> Answer:
-    """The answer of a raw server to a request for its models."""
-    return models_answer("m")
 
 
 @pytest.fixture
@@ -217,15 +212,12 @@ def test_a_strategy_asks_a_member_with_token_ids_as_the_profile_did(chat: Path) 
     assert response.prompt_tokens == len(member.encode_prompt(conversation))
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_names_the_member_whose_server_does_not_answer_until_it_does(
+    raw: Raw, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(identity, "PAUSE_S", 0.02)
-
-
-@pytest.mark.usefixtures("quick")
-def test_health_names_the_member_whose_server_does_not_answer_until_it_does(raw: Raw, models: Path) -> None:
     up = [True]
-    raw.answer = lambda _path, _body: served() if up[0] else as_json({}, 500)
+    raw.answer = lambda _path, _body: models_answer("m") if up[0] else as_json({}, 500)
     watched = identity.ServerHealth({"far": ServerAddress(raw.url, "m")})
     ensemble = Ensemble([load_member(ModelSpec(Checkpoint(str(models / "alpha")), "far"))])
     limits, metrics = RequestLimits(), Metrics()
@@ -241,12 +233,7 @@ def test_health_names_the_member_whose_server_does_not_answer_until_it_does(raw:
 
 
 def test_a_strategy_is_degraded_without_a_model_and_down_without_all() -> None:
-    class Strategy:
-        """What the path uses of the engine of a strategy."""
-
-        refusing = ""
-
-    engine: Any = Strategy()
+    engine: Any = SimpleNamespace(refusing="")
     watched = identity.ServerHealth(dict.fromkeys(("a", "b"), ServerAddress("http://127.0.0.1:9/v1", "m")))
     served = ServedModel("s", ("a", "b"), "vote", "fp", 0)
     endpoints = Endpoints(engine, served, RequestLimits(), Metrics(), watched)

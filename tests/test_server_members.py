@@ -6,14 +6,14 @@ import contextlib
 import json
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
 import pytest
 from running_server import Running, serving
-from servers import raw_server
+from servers import Raw, as_json, models
 from tiny import save_member, tiny_model, tokenizer_named
 
 from ensemble import Ensemble, Grammar
@@ -102,12 +102,8 @@ def test_texts_are_those_of_one_process(far: Far, size: int, way: DraftMode) -> 
 @pytest.mark.parametrize(
     "options",
     [
-        {"method": "geometric"},
-        {"method": "safe"},
-        {"method": "gac"},
-        {"method": "gac-threshold", "threshold": 0.5},
-        {"weights": [0.8, 0.2]},
-        {"k": 3},
+        *({"method": "geometric"}, {"method": "safe"}, {"method": "gac"}),
+        *({"method": "gac-threshold", "threshold": 0.5}, {"weights": [0.8, 0.2], "k": 3}),
     ],
     ids=str,
 )
@@ -178,25 +174,19 @@ def test_members_behind_servers_think_at_the_same_time(far: Far, monkeypatch: py
 
 
 def test_a_lone_member_behind_a_server_writes_several_tokens_in_a_request(far: Far) -> None:
-    member = far.members[0]
-    before = member.counts.requests
-    (made,) = Ensemble([member]).generate(PROMPTS[:1], max_new_tokens=60)
-    assert [made] == Ensemble([far.here.members[0]], method="unite").generate(PROMPTS[:1], max_new_tokens=60)
-    assert member.counts.requests - before < 30
+    before = far.members[0].counts.requests
+    (made,) = Ensemble(far.members[:1]).generate(PROMPTS[:1], max_new_tokens=60)
+    assert [made] == Ensemble(far.here.members[:1], method="unite").generate(PROMPTS[:1], max_new_tokens=60)
+    assert far.members[0].counts.requests - before < 30
 
 
-def test_draws_are_those_of_one_process(far: Far) -> None:
-    here, apart = far.ensembles()
-    settings, batch = Settings(max_new_tokens=12, temperature=1.0, top_p=0.9, seed=3), Batch(4)
-    assert generate(apart, PROMPTS, settings, batch) == generate(here, PROMPTS, settings, batch)
-
-
-def test_greedy_and_drawn_texts_run_in_one_batch(far: Far) -> None:
+def test_greedy_and_drawn_texts_of_one_batch_are_those_of_one_process(far: Far) -> None:
     texts = []
     for ensemble in far.ensembles():
         decoder = ensemble.decoder(Batch(4))
         for n, prompt in enumerate(PROMPTS[:4]):
-            decoder.add(n, ensemble.encode(prompt), Settings(max_new_tokens=8, temperature=float(n % 2)))
+            settings = Settings(max_new_tokens=12, temperature=float(n % 2), top_p=0.9, seed=3)
+            decoder.add(n, ensemble.encode(prompt), settings)
         texts.append(dict(decoder))
     assert texts[0] == texts[1]
 
@@ -237,7 +227,8 @@ def test_a_member_here_and_one_behind_a_server_write_together(far: Far, order: t
 @pytest.mark.parametrize("way", ["check", "ahead"])
 def test_a_draft_takes_fewer_requests_than_its_tokens(far: Far, way: DraftMode) -> None:
     # Two connections to one model, which agree at every step.
-    members, batch = [far.members[0], far.members[0]], Batch(1)
+    members = [cast("ServerMember", Ensemble.from_pretrained(far.lines[:1]).members[0]) for _ in range(2)]
+    batch = Batch(1)
     before = [member.counts.requests for member in members]
     (made,) = generate(always(Ensemble(members), way, batch), PROMPTS[1:2], Settings(max_new_tokens=24), batch)
     taken = [member.counts.requests - count for member, count in zip(members, before, strict=True)]
@@ -296,47 +287,39 @@ def test_a_server_that_is_restarted_in_the_middle_changes_no_text(far: Far) -> N
 def test_a_server_that_comes_back_with_another_model_is_noticed(far: Far, tmp_path: Path) -> None:
     tokenizer = tokenizer_named(KINDS[1][0])
     other = save_member(tmp_path, tiny_model(tokenizer, seed=9, arch="gpt2", sharpness=6.0), tokenizer)
-    with contextlib.ExitStack() as stack:
-        server = stack.enter_context(served(far.folders[1]))
-        port = int(server.url.rpartition(":")[2])
+    with served(far.folders[1]) as server:
         apart = Ensemble.from_pretrained([far.lines[0], line(server, far.folders[1])])
-        stack.close()
-        with served(other, port), pytest.raises(MemberError, match=r"^tiny: the server has another model or numeric"):
-            apart.generate(PROMPTS[:1], max_new_tokens=4)
+    port = int(server.url.rpartition(":")[2])
+    with served(other, port), pytest.raises(MemberError, match=r"^tiny: the server has another model or numeric"):
+        apart.generate(PROMPTS[:1], max_new_tokens=4)
 
 
-def test_another_models_tokenizer_is_refused(far: Far) -> None:
-    wrong = line(far.servers[1], far.folders[0])
-    with pytest.raises(InputError, match=r"^tiny: tokenizer=.* is not the tokenizer of the server's model: it writes "):
-        Ensemble.from_pretrained([wrong])
+@pytest.mark.parametrize(
+    ("lines_of", "options", "says"),
+    [
+        (
+            lambda far: [line(far.servers[1], far.folders[0])],
+            {},
+            r"^tiny: tokenizer=.* is not the tokenizer of the server's model: it writes ",
+        ),
+        (lambda far: [far.lines[0].partition(" ")[0]], {}, r"^tiny: .* add tokenizer=FOLDER_OR_ID to its line$"),
+        # Before any request: there is no such server.
+        (lambda _: ["openai:http://127.0.0.1:9/v1#m tokenizer=x"], {"method": "average"}, "^method average: "),
+        (lambda far: far.lines, {"k": 25}, "^tiny: its server gives 20 top log-probabilities, .* too few for k=25"),
+    ],
+)
+def test_a_line_that_cannot_be_decoded_with_others_says_why(
+    far: Far, lines_of: Callable[[Far], list[str]], options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InputError, match=says):
+        Ensemble.from_pretrained(lines_of(far), **options)
 
 
-def test_a_line_without_a_tokenizer_says_what_it_needs(far: Far) -> None:
-    bare = far.lines[0].partition(" ")[0]
-    with pytest.raises(InputError, match=r"^tiny: .* add tokenizer=FOLDER_OR_ID to its line$"):
-        Ensemble.from_pretrained([bare])
-
-
-def test_methods_over_whole_vocabularies_are_refused_before_any_request(far: Far) -> None:
-    with pytest.raises(InputError, match=r"^method average: "):
-        Ensemble.from_pretrained(["openai:http://127.0.0.1:9/v1#m tokenizer=x"], method="average")
-
-
-def test_more_candidates_than_the_server_gives_are_refused(far: Far) -> None:
-    with pytest.raises(InputError, match=r"^tiny: its server gives 20 top log-probabilities, .* too few for k=25"):
-        Ensemble.from_pretrained(far.lines, k=25)
-
-
-def test_a_server_without_ids_says_what_would_give_them(far: Far) -> None:
-    def answer(path: str, body: dict[str, Any]) -> tuple[int, dict[str, str], bytes]:
-        if path.endswith("/models"):
-            return 200, {}, json.dumps({"data": [{"id": "m"}]}).encode()
-        return 400, {}, json.dumps({"error": {"message": "prompt must be a string"}}).encode()
-
-    with raw_server() as raw:
-        raw.answer = answer
-        with pytest.raises(InputError, match=r"^m: its server does not give top log-.* by token id, .* vLLM"):
-            Ensemble.from_pretrained([f"openai:{raw.url}#m tokenizer={far.folders[0]}"])
+def test_a_server_without_ids_says_what_would_give_them(far: Far, raw: Raw) -> None:
+    error = as_json({"error": {"message": "prompt must be a string"}}, 400)
+    raw.answer = lambda path, _body: models("m") if path.endswith("/models") else error
+    with pytest.raises(InputError, match=r"^m: its server does not give top log-.* by token id, .* vLLM"):
+        Ensemble.from_pretrained([f"openai:{raw.url}#m tokenizer={far.folders[0]}"])
 
 
 def test_a_saved_ensemble_names_its_servers_and_needs_consent(far: Far, tmp_path: Path) -> None:

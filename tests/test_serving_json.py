@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import openai
 import pydantic
 import pytest
 from running_server import serving
-from servers import as_json, raw_server
+from servers import Raw, as_json
 from test_serving_strategies import LIMITS as STRATEGY_LIMITS
 from test_serving_strategies import engines
 from test_serving_strategies import serving as serving_strategy
@@ -53,7 +54,7 @@ def test_openais_client_parses_what_a_set_writes(client: openai.OpenAI) -> None:
 def test_an_object_can_be_asked_for_without_a_schema(client: openai.OpenAI) -> None:
     wanted: Any = {"type": "json_object"}
     made = client.chat.completions.create(
-        model="tiny", messages=MESSAGES, response_format=wanted, temperature=1, seed=1, max_tokens=400
+        model="tiny", messages=MESSAGES, response_format=wanted, temperature=1, seed=1, max_tokens=60
     )
     text = made.choices[0].message.content
     assert text is not None
@@ -102,21 +103,11 @@ def test_the_models_of_a_strategy_write_json(
     assert made.usage.model_dump()["calls"] in calls
 
 
-def sent(grammar: Grammar) -> Any:
-    """The response format of the request that a server gets."""
-    answer = as_json({"choices": [{"message": {"content": "{}"}, "finish_reason": "stop"}]})
-    with raw_server() as raw:
-        raw.answer = lambda _path, _body: answer
-        model = server_model(ModelSpec(ServerAddress(raw.url, "m"), "m", place="x", chat_template="always"))
-        model.generate("Who?", Settings(5, grammar=grammar))
-        model.close()
-    return raw.asked[-1][2]["response_format"]
-
-
-def test_a_server_gets_the_schema() -> None:
+def test_a_server_gets_the_schema_and_any_object_in_the_form_that_more_servers_know(raw: Raw) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
-    assert sent(Grammar.json_schema(schema))["json_schema"]["schema"] == schema
-
-
-def test_a_server_is_asked_for_any_object_in_the_form_that_more_servers_know() -> None:
-    assert sent(Grammar.json_schema({"type": "object"})) == {"type": "json_object"}
+    raw.answer = lambda _path, _body: as_json({"choices": [{"message": {"content": "{}"}, "finish_reason": "stop"}]})
+    with closing(server_model(ModelSpec(ServerAddress(raw.url, "m"), "m", chat_template="always"))) as model:
+        for each in (schema, {"type": "object"}):
+            model.generate("Who?", Settings(5, grammar=Grammar.json_schema(each)))
+    first, second = (body["response_format"] for _, _, body in raw.asked)
+    assert (first["json_schema"]["schema"], second) == (schema, {"type": "json_object"})

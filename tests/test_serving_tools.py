@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -13,7 +13,6 @@ import pydantic
 import pytest
 from running_server import serving as serving_ensemble
 from servers import Raw, as_json, raw_server
-from test_ensemble_api import member
 from test_serving_strategies import serving, usage
 
 from advisor.models.completions import in_one_form
@@ -61,16 +60,12 @@ def ask(strategy: str, *says: Calls | str, **more: Any) -> tuple[Any, list[Raw]]
         return client.chat.completions.create(model="tiny", messages=MESSAGES, tools=[TOOL], **more), raws
 
 
-def test_the_calls_that_most_models_make_are_returned() -> None:
+def test_the_calls_that_most_models_make_are_returned_and_no_empty_text(caplog: pytest.LogCaptureFixture) -> None:
     made, _ = ask("vote", PARIS, ROME, [("weather", '{ "city" : "Rome" }')])
     (choice,) = made.choices
     assert choice.finish_reason == "tool_calls"
     assert [(call.function.name, call.function.arguments) for call in choice.message.tool_calls] == ROME
     assert usage(made)["agreement"] == [2 / 3]
-
-
-def test_a_message_of_calls_is_no_empty_text(caplog: pytest.LogCaptureFixture) -> None:
-    ask("vote", ROME, ROME, ROME)
     assert "a text is empty" not in caplog.text
 
 
@@ -81,9 +76,16 @@ def test_a_text_is_the_answer_where_most_models_make_no_call() -> None:
     assert made.choices[0].finish_reason == "stop"
 
 
-def test_without_a_majority_the_primarys_call_is_returned() -> None:
-    made, _ = ask("vote", PARIS, ROME, "Warm.")
-    assert made.choices[0].message.tool_calls[0].function.arguments == PARIS[0][1]
+@pytest.mark.parametrize(
+    ("says", "wins"),
+    [((PARIS, ROME, "Warm."), PARIS), (([("weather", "{")], [("weather", "{")], ROME), ROME)],
+    ids=["no majority", "no JSON"],
+)
+def test_without_a_majority_the_primarys_call_is_returned_and_what_is_no_json_is_no_vote(
+    says: Sequence[Calls | str], wins: Calls
+) -> None:
+    made, _ = ask("vote", *says)
+    assert made.choices[0].message.tool_calls[0].function.arguments == wins[0][1]
 
 
 def test_a_router_returns_the_calls_of_the_model_of_the_group() -> None:
@@ -95,11 +97,6 @@ def test_a_router_returns_the_calls_of_the_model_of_the_group() -> None:
     calls = made.choices[0].message.tool_calls
     assert calls is not None
     assert [call.function.arguments for call in calls if call.type == "function"] == [ROME[0][1]]
-
-
-def test_arguments_that_are_no_json_are_no_vote() -> None:
-    made, _ = ask("vote", [("weather", "{")], [("weather", "{")], ROME)
-    assert made.choices[0].message.tool_calls[0].function.arguments == ROME[0][1]
 
 
 def test_servers_get_the_tools_and_what_was_said_with_them() -> None:
@@ -176,14 +173,11 @@ def turn(client: openai.OpenAI, messages: list[Any]) -> Any:
     return client.chat.completions.create(model="tiny", messages=messages, tools=[TOOL]).choices[0].message
 
 
-def test_models_of_this_process_refuse_tools(tmp_path: Path) -> None:
-    reason = r"tools: calls of functions .* are for models behind servers"
-    with (
-        serving_ensemble(Ensemble([member("bytes")], cache_dir=tmp_path)) as server,
-        server.client() as client,
-        pytest.raises(openai.BadRequestError, match=reason),
-    ):
-        client.chat.completions.create(model="tiny", messages=MESSAGES, tools=[TOOL])
+def test_models_of_this_process_refuse_tools(sure: Ensemble) -> None:
+    body = {"model": "tiny", "messages": MESSAGES, "tools": [TOOL]}
+    with serving_ensemble(sure) as server:
+        error = server.ask("/v1/chat/completions", json.dumps(body)).error
+    assert re.match("tools: calls of functions .* are for models behind servers", error["message"])
 
 
 def test_several_calls_are_one_answer_in_any_order() -> None:

@@ -28,13 +28,6 @@ def store(tmp_path: Path) -> Iterator[ResponseCache]:
         yield opened
 
 
-def rows(folder: Path) -> int:
-    connection = sqlite3.connect(folder / "responses.sqlite")
-    count = connection.execute("SELECT count(*) FROM responses").fetchone()[0]
-    connection.close()
-    return int(count)
-
-
 # --- Kept and found ---
 
 
@@ -51,10 +44,6 @@ def test_more_keys_than_a_query_holds_are_found(store: ResponseCache) -> None:
     for key in keys[::400]:
         store.put(key, Response(key, 1, "eos", 0.0))
     assert {key: response.text for key, response in store.get(keys).items()} == {key: key for key in keys[::400]}
-
-
-def test_no_keys_find_nothing(store: ResponseCache) -> None:
-    assert store.get([]) == {}
 
 
 def test_a_key_depends_on_every_part_and_not_on_their_order() -> None:
@@ -86,7 +75,8 @@ def test_runs_at_once_lose_nothing(tmp_path: Path) -> None:
     for run in runs:
         run.communicate()
     assert [run.returncode for run in runs] == [0] * 4
-    assert rows(tmp_path) == 5 * 40
+    with ResponseCache(tmp_path) as store:
+        assert len(store.get([f"{name}-{n}" for name in ("a", "b", "c", "d", "common") for n in range(40)])) == 5 * 40
 
 
 def test_a_run_that_is_killed_has_kept_all_that_it_put(tmp_path: Path) -> None:
@@ -139,30 +129,13 @@ def test_damage_that_shows_only_later_is_set_aside_then(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("responses.damaged-*.sqlite"))) == 1
 
 
-@pytest.mark.parametrize("value", ["{", "[]", "3", '{"text": "a"}', '{"colour": "red"}'])
-def test_a_row_that_cannot_be_read_is_as_good_as_absent(tmp_path: Path, value: str) -> None:
-    with ResponseCache(tmp_path) as store:
-        store.put("a", RESPONSE)
-    connection = sqlite3.connect(tmp_path / "responses.sqlite")
-    with connection:
-        connection.execute("UPDATE responses SET value = ?", (value,))
-    connection.close()
-    with ResponseCache(tmp_path) as store:
-        assert store.get(["a"]) == {}
-        store.put("a", RESPONSE)
-        assert store.get(["a"]) == {"a": RESPONSE}
-
-
 # --- Folders that cannot be written ---
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(InputError, match=r"--cache-dir .*file/cache: the folder cannot be written"):
         ResponseCache(tmp_path / "file" / "cache")
-
-
-def test_a_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     # A folder in the file's place stands for a missing right, which the superuser never lacks.
     (tmp_path / "responses.sqlite").mkdir()
     with pytest.raises(InputError, match="the folder cannot be written"):
@@ -210,7 +183,7 @@ def test_a_store_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
         row(finish_reason="because"), row(finish_reason=[]), row(seconds=None), row(seconds=float("nan")),
         row(seconds=-1), row(error=["x"]), row(settled="yes"), row(options="ab"), row(options={"a": 1}),
         row(options=["x"]), row(options=[float("nan")]), row(steps=1.5), row(combined=None), row(handled="x"),
-        "[" * 100_000, '{"text": ' * 100_000, b"\xff\xfe",
+        "[" * 100_000, '{"text": ' * 100_000, b"\xff\xfe", "{", "[]", "3", '{"text": "a"}', '{"colour": "red"}',
     ],
 )  # fmt: skip
 def test_a_row_of_another_form_is_computed_again_with_one_note(tmp_path: Path, value: str | bytes) -> None:
@@ -221,6 +194,8 @@ def test_a_row_of_another_form_is_computed_again_with_one_note(tmp_path: Path, v
     said: list[str] = []
     with ResponseCache(tmp_path, said.append) as store:
         assert store.get(["a", "b"]) == store.get(["a", "b"]) == {"b": RESPONSE}
+        store.put("a", RESPONSE)
+        assert store.get(["a"]) == {"a": RESPONSE}
     assert len(said) == 1
     assert "computed again" in said[0]
 
@@ -240,7 +215,7 @@ def test_runs_that_make_the_same_file_at_once_wait_for_each_other(tmp_path: Path
         start.wait()
         ResponseCache(folder).__exit__(None, None, None)
 
-    for number in range(20):
+    for number in range(12):
         start = threading.Barrier(2)
         with ThreadPoolExecutor(2) as runs:
             list(runs.map(make, [tmp_path / str(number)] * 2))

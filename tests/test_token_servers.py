@@ -246,21 +246,10 @@ def test_llama_cpp_hostile_answers_are_one_line(place: list[Any], value: Any) ->
         raw.answer = without_path(lambda context: changed(entries(context, [_ENTRY]), place, value))
         with invalid(f"{raw.url.removesuffix('/v1')}/completion"):
             LlamaCppServer(client, ServerLimits(100, 64, 128), 9).write([[1, 2]], 1, 2)
-
-
-def test_llama_cpp_without_a_result_for_each_context_is_refused() -> None:
-    with connected() as (raw, client):
+        # One result for two contexts.
         raw.answer = lambda _path, body: as_json(entries(body["prompt"][0], [_ENTRY]))
         with pytest.raises(ServerError, match="does not have 2 results"):
             LlamaCppServer(client, ServerLimits(100, 64, 128), 9).write([[1, 2], [3, 4]], 1, 2)
-
-
-def test_llama_cpp_smallest_float_is_minus_infinity() -> None:
-    with connected() as (raw, client):
-        answer = changed(entries([1], [_ENTRY]), [*_PLACE, "top_logprobs", 1, "logprob"], -3.4028234663852886e38)
-        raw.answer = without_path(lambda _: answer)
-        ((token,),) = LlamaCppServer(client, ServerLimits(100, 64, 128), 9).write([[1]], 1, 2)
-    assert token.top == {5: -0.1, 6: -math.inf}
 
 
 _SIZE, _EOS, _LENGTH = 110, 1, 64
@@ -364,13 +353,10 @@ def test_sglang_stopped_request_may_be_sent_again() -> None:
 def test_sglang_tokenizes() -> None:
     with connected() as (raw, client):
         raw.answer = sglang_answer
-        assert SglangServer(client, ServerLimits(64, 256, 128)).tokenize("Hello") == [5, 6]
-
-
-def test_sglang_without_tokenize_tells_no_ids() -> None:
-    with connected() as (raw, client):
+        server = SglangServer(client, ServerLimits(64, 256, 128))
+        assert server.tokenize("Hello") == [5, 6]
         raw.answer = lambda _path, _body: as_json({"detail": "Not Found"}, 404)
-        assert SglangServer(client, ServerLimits(64, 256, 128)).tokenize("Hello") is None
+        assert server.tokenize("Hello") is None
 
 
 _META = {
@@ -418,14 +404,6 @@ def test_sglang_hostile_chosen_ids_are_one_line(place: list[Any], value: Any) ->
             SglangServer(client, ServerLimits(64, 256, 128)).chosen([[1, 2]], [6])
 
 
-def test_sglang_null_is_minus_infinity_for_a_chosen_id() -> None:
-    with connected() as (raw, client):
-        meta = changed(_META, ["output_token_ids_logprobs", 0, 0, 0], None)
-        raw.answer = lambda _path, _body: as_json([{"meta_info": meta}])
-        (values,) = SglangServer(client, ServerLimits(64, 256, 128)).chosen([[1, 2]], [6])
-    assert values == {6: -math.inf}
-
-
 def vllm_answer() -> dict[str, Any]:
     """As vLLM 0.32 answers one context of two ids."""
     top = {"token_id:5": -0.1, "token_id:6": -2.5}
@@ -461,12 +439,19 @@ def test_vllm_hostile_answers_are_one_line(place: list[Any], value: Any) -> None
             VllmServer(client, ServerLimits(20, 64, 128)).write([[1, 2]], 1, 2)
 
 
-def test_vllm_writes_minus_infinity_as_a_number() -> None:
+def test_minus_infinity_is_read_as_each_server_writes_it() -> None:
     with connected() as (raw, client):
-        place = [*_LOGPROBS, "top_logprobs", 0, "token_id:6"]
-        raw.answer = lambda _path, _body: as_json(changed(vllm_answer(), place, -9999.0))
+        lowest = changed(entries([1], [_ENTRY]), [*_PLACE, "top_logprobs", 1, "logprob"], -3.4028234663852886e38)
+        raw.answer = without_path(lambda _: lowest)
+        ((token,),) = LlamaCppServer(client, ServerLimits(100, 64, 128), 9).write([[1]], 1, 2)
+        assert token.top == {5: -0.1, 6: -math.inf}
+        answer = changed(vllm_answer(), [*_LOGPROBS, "top_logprobs", 0, "token_id:6"], -9999.0)
+        raw.answer = lambda _path, _body: as_json(answer)
         ((token,),) = VllmServer(client, ServerLimits(20, 64, 128)).write([[1, 2]], 1, 2)
-    assert token.top == {5: -0.1, 6: -math.inf}
+        assert token.top == {5: -0.1, 6: -math.inf}
+        meta = changed(_META, ["output_token_ids_logprobs", 0, 0, 0], None)
+        raw.answer = lambda _path, _body: as_json([{"meta_info": meta}])
+        assert SglangServer(client, ServerLimits(64, 256, 128)).chosen([[1, 2]], [6]) == [{6: -math.inf}]
 
 
 def test_values_that_are_no_log_probabilities_say_which_option_gives_them() -> None:

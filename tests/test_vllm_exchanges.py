@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import Answer, as_json, raw_server
+from servers import Answer, Raw, as_json, raw_server
 
 from ensemble import Ensemble
 from ensemble.decode.sequences import Generation
@@ -97,29 +97,17 @@ def test_members_behind_vllm_score_options_as_they_do_here(
     assert any("logprob_token_ids" in request and len(request["prompt"]) > 1 for request in requests)
 
 
-def _of_prompt(token: str, value: float) -> dict[str, Any]:
-    """A choice as vLLM 0.32 answered it; of three prompt tokens, the first has no log-probability."""
+def test_a_version_without_chosen_ids_gives_them_as_the_last_tokens_of_prompts(raw: Raw) -> None:
+    # As vLLM 0.32 answered it; of three prompt tokens, the first has no log-probability.
     prompt = [None, {"11": {"logprob": -6.490607261657715, "rank": 34, "decoded_token": "5"}}]
-    return {
-        "text": "9",
-        "logprobs": None,
-        "prompt_logprobs": [*prompt, {token: {"logprob": value, "rank": 101, "decoded_token": "+"}}],
-    }
-
-
-def test_a_version_without_chosen_ids_gives_them_as_the_last_tokens_of_prompts() -> None:
-    sent: list[Any] = []
-
-    def answer(_path: str, body: dict[str, Any]) -> Answer:
-        sent.append(body["prompt"])
-        choices = [_of_prompt("3", -8.178279876708984), _of_prompt("50", -6.317311763763428)]
-        numbered = [{"index": n, **choice} for n, choice in enumerate(choices)]
-        return as_json({"choices": numbered, "usage": {"prompt_tokens": 6}}, 200)
-
-    with raw_server() as server:
-        server.answer = answer
-        address = read_address(f"openai:{server.url}#m", "a test")
-        with ServerClient(address) as client:
-            old = VllmServer(client, ServerLimits(k=20, contexts=8, chosen=16), appends=True)
-            assert old.chosen([[10, 11]], [3, 50]) == [{3: -8.178279876708984, 50: -6.317311763763428}]
-    assert sent == [[[10, 11, 3], [10, 11, 50]]]
+    values = {3: -8.178279876708984, 50: -6.317311763763428}
+    choices = [
+        {"index": n, "text": "9", "logprobs": None, "prompt_logprobs": [*prompt, {str(token): {"logprob": value}}]}
+        for n, (token, value) in enumerate(values.items())
+    ]
+    raw.answer = lambda _path, _body: as_json({"choices": choices, "usage": {"prompt_tokens": 6}})
+    with ServerClient(read_address(f"openai:{raw.url}#m", "a test")) as client:
+        old = VllmServer(client, ServerLimits(k=20, contexts=8, chosen=16))
+        old.appends = True
+        assert old.chosen([[10, 11]], [3, 50]) == [values]
+    assert [body["prompt"] for _, _, body in raw.asked] == [[[10, 11, 3], [10, 11, 50]]]
