@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,7 +63,6 @@ def test_a_bad_option_is_one_line(
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{models}/alpha colour=red", "'colour=red' is not an option of a model"),
         ("{models}/gone", "no such folder"),
         ("{models}/empty", "no config.json in it"),
         ("{models}/pickled", "it has weights only as pickle (pytorch_model.bin)"),
@@ -122,18 +120,6 @@ def test_a_model_on_the_hub_is_run_and_known_by_its_commit(place: Place, small_h
     ]
 
 
-def test_what_was_downloaded_does_while_the_hub_is_away(
-    place: Place, small_hub: None, hub: Callable[[str], None]
-) -> None:
-    place.task()
-    place.pool("org/alpha")
-    profile = ("profile", "--pool", "models.txt", "--task", "task.yaml", "--quiet")
-    first = place.advisor(*profile)
-    hub("http://127.0.0.1:9")
-    assert place.advisor(*profile, "--cache-dir", "fresh") == first
-    assert first.status == 0
-
-
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -151,15 +137,6 @@ def test_the_hub_is_asked_before_anything_is_run(
     place.pool(str(models / "alpha"), line)
     found = place.refused(*SELECT)
     assert found.startswith(f"advisor: models.txt:2: {says}")
-
-
-def test_a_hub_that_cannot_be_reached_is_said_at_once(place: Place, models: Path, hub: Callable[[str], None]) -> None:
-    hub("http://127.0.0.1:9")  # the port of discard, where nobody listens
-    place.task()
-    place.pool("org/name")
-    start = time.process_time()
-    assert "models.txt:1: org/name: not a local folder" in place.refused(*SELECT)
-    assert time.process_time() - start < 5
 
 
 def test_a_hub_that_is_switched_off_is_said(

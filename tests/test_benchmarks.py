@@ -14,7 +14,6 @@ from servers import as_json, raw_server
 
 from benchmarks import decode, gpu, profiling, serving, start, steps
 from benchmarks._proxies import delayed, recorded
-from benchmarks.studies import advice, methods
 from ensemble.methods import list_methods
 
 
@@ -105,21 +104,3 @@ def test_the_recorder_keeps_each_request_once_with_its_answer():
                 urlopen(f"http://127.0.0.1:{port}/v1/completions", json.dumps({"n": n}).encode())
     same = {"method": "POST", "path": "/v1/completions", "status": 400}
     assert exchanges == [{**same, "request": {"n": n}, "answer": {"echo": n}} for n in (1, 2)]
-
-
-def test_advice_draws_false_gains_and_intervals(capsys):
-    assert advice.main(["--quick", "--json", "--threads", "1"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    for name in ("false_ensemble", "false_ensemble_votes", "power_gain5_n300", "sequential_size"):
-        assert 0 <= printed[name] <= 1, name
-    assert 0 < printed["coverage"] <= 1
-
-
-def test_methods_stand_side_by_side_in_their_table(capsys, tmp_path: Path):
-    assert methods.main(["--quick", "--json", "--threads", "1", "--save", str(tmp_path)]) == 0
-    kept = json.loads((tmp_path / "methods.json").read_text(encoding="utf-8"))
-    assert [entry["method"] for entry in kept["table"]["methods"]] == [*list_methods(), "self-consistency"]
-    left_out = {entry["method"]: entry["left_out"] for entry in kept["table"]["methods"] if entry["left_out"]}
-    # Six questions teach no router.
-    assert set(left_out) >= {"average", "fuse", "rerank"}
-    assert "it needs a reward model" in left_out["rerank"]

@@ -106,13 +106,6 @@ def test_a_model_that_cannot_run_gives_status_1_and_the_others_are_still_planned
     assert "alpha: " in ran.out
 
 
-def test_a_model_that_is_too_large_gives_status_1(place: Place, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.pool(str(models / "alpha"))
-    monkeypatch.setattr("advisor.jobs.dry_run.free_on", lambda _: 1000)
-    ran = place.advisor("doctor", "--pool", "models.txt")
-    assert (ran.status, "serve it (openai:" in ran.out) == (1, True)
-
-
 def test_a_cache_that_cannot_be_written_gives_status_1(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)  # root can write everywhere
     ran = place.advisor("doctor")

@@ -405,13 +405,13 @@ def test_a_folder_is_an_ensemble_or_a_strategy_and_never_both(run: Place) -> Non
     assert "leave out --strategy" in run.advisor("run", "out", QUESTION, "--strategy", "vote").line
 
 
-def test_a_changed_model_of_an_exported_strategy_is_refused(run: Place) -> None:
-    assert run.advisor("export", "run", "out", "--strategy", "vote").status == 0
-    path = run.folder / "out" / "strategy.json"
-    saved = json.loads(path.read_text(encoding="utf-8"))
-    saved["models"][1]["files"]["config.json"] = "0" * 64
-    path.write_text(json.dumps(saved), encoding="utf-8")
-    assert "config.json differs" in run.advisor("run", "out", QUESTION).line
+@pytest.mark.parametrize(("name", "models"), [("vote", "models"), ("unite", "members")])
+def test_a_changed_model_of_an_export_is_refused(run: Place, name: str, models: str) -> None:
+    assert run.advisor("export", "run", "out", "--strategy", name).status == 0
+    file = "out/strategy.json" if name == "vote" else "out/ensemble.json"
+    run.edit(lambda saved: saved[models][1]["files"].update({"config.json": "0" * 64}), file)
+    line = run.advisor("run", "out", QUESTION).line
+    assert "config.json differs" in line and "--no-check-files" in line
     assert run.advisor("run", "out", QUESTION, "--no-check-files").status == 0
 
 

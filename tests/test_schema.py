@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from importlib import import_module
@@ -36,7 +35,6 @@ from ensemble.common.schema import (
     SparseSchema,
     Texts,
     json_schema,
-    read_json,
     read_lines,
     validated,
     written,
@@ -143,19 +141,6 @@ def test_unknown_keys_are_ignored_and_of_some_classes_only_given_keys_are_writte
     whole = read({"other": 1, "count": 3, "interval": None})
     assert written(whole) == {**written(Whole()), "count": 3}
     assert json.dumps(written(Given(part=Part(name="a")))) == '{"part": {"name": "a", "share": 0.0}}'
-
-
-def test_a_pipe_a_folder_and_a_large_file_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path):
-        with pytest.raises(InputError, match="it is a pipe or a device; write it again"):
-            read_json(path, WAY_OUT)
-    with pytest.raises(InputError, match="cannot be read"):
-        read_json(tmp_path / "absent", WAY_OUT)
-    monkeypatch.setattr("ensemble.common.schema.LARGEST_FILE", 2**20)
-    (tmp_path / "large").write_text("{}" + " " * 2**20)
-    with pytest.raises(InputError, match="larger than 1 MB"):
-        read_json(tmp_path / "large", WAY_OUT)
 
 
 def test_lines_are_read_one_after_the_other(tmp_path: Path) -> None:
