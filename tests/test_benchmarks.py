@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 import pytest
 import torch
-from servers import as_json, raw_server
 
 from benchmarks import decode, gpu, profiling, serving, start, steps
-from benchmarks._proxies import delayed, recorded
 from ensemble.methods import list_methods
 
 
@@ -83,24 +78,3 @@ def test_serving_loses_no_request_and_refuses_one_over_the_limit(capsys: pytest.
     if printed["serving_speedup"] is not None:
         assert (printed["lost"], printed["same_texts"]) == (0, 1)
         assert printed["refused_over_limit"] >= 1
-
-
-def test_a_delayed_server_sends_the_same_bytes():
-    with raw_server() as server, delayed(urlsplit(server.url).port or 0, 0.001) as port:
-        server.answer = lambda _path, body: as_json(body)
-        sent = {"prompt": [*range(100_000)]}
-        for _ in range(2):
-            request = Request(f"http://127.0.0.1:{port}/v1", json.dumps(sent).encode(), {"Content-Type": "text/json"})
-            with urlopen(request) as answer:
-                assert json.load(answer) == sent
-
-
-def test_the_recorder_keeps_each_request_once_with_its_answer():
-    exchanges: list[dict[str, object]] = []
-    with raw_server() as server, recorded(urlsplit(server.url).port or 0, exchanges) as port:
-        server.answer = lambda _path, body: as_json({"echo": body["n"]}, 400)
-        for n in (1, 2, 1):
-            with pytest.raises(HTTPError, match="400"):
-                urlopen(f"http://127.0.0.1:{port}/v1/completions", json.dumps({"n": n}).encode())
-    same = {"method": "POST", "path": "/v1/completions", "status": 400}
-    assert exchanges == [{**same, "request": {"n": n}, "answer": {"echo": n}} for n in (1, 2)]
