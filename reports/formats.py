@@ -14,7 +14,7 @@ from advisor.run.result import Result
 from advisor.run.sentences import summary
 from ensemble.common import text
 from ensemble.saved.model_card import escaped
-from reports.sections import verdict
+from reports.sections.strategies import certainty, headline, measured_gain, verdict_headline
 from reports.tables import Table, as_latex, as_markdown, held_out, leaderboard, strategies
 
 _TEMPLATES = Path(__file__).with_name("templates")
@@ -35,7 +35,7 @@ def markdown(result: Result) -> str:
     said = told.pop("Recommended")
     told = {"Date": (result.provenance.date or "")[:10], **told}
     parts = [
-        f"## {escaped(verdict.headline(result))}",
+        f"## {escaped(headline(result))}",
         escaped(text.sentence(said)),
         "\n".join(f"- {escaped(name)}: {escaped(value)}" for name, value in told.items() if value),
         "\n".join(f"- **Warning:** {escaped(text.sentence(each))}" for each in result.advice.warnings),
@@ -58,8 +58,6 @@ def evidence(result: Result) -> str:
     # HTML escapes would spoil Markdown, so the template passes every text of a model or a file through ``md``.
     environment = Environment(loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, autoescape=False)
     environment.filters |= {**text.FILTERS, "md": escaped}
-    # A card has no leaderboard.
-    certainty = verdict.certainty(result, "the run's report") if result.ensemble else ""
     recommended, recommendation = result.recommended, result.advice.recommendation
     names = [candidate.name for candidate in result.chosen]
     method = result.ensemble.name if result.ensemble else "single"
@@ -69,10 +67,11 @@ def evidence(result: Result) -> str:
         other="" if recommendation is None or is_set else text.sentence(recommendation.text),
         run=result.ensemble,
         together=as_markdown(held_out(result.ensemble, result.measure)) if result.ensemble else "",
-        gain=verdict.measured_gain(result),
+        gain=measured_gain(result),
         baseline=result.best_single.name if result.best_single else "",
-        headline=escaped(verdict.verdict_headline(result)),
-        certainty=certainty,
+        headline=escaped(verdict_headline(result)),
+        # A card has no leaderboard.
+        certainty=certainty(result, "the run's report"),
     )
 
 

@@ -22,13 +22,13 @@ from reports.charts.axes import WIDE, both_widths, interval, linear_limits, mark
 from reports.charts.rows import add_scale, row_axes, write_value
 from reports.charts.svg import COLOURS, markup, plain_style
 from reports.report_data import KINDS, TAGS, QuestionRow, ReportData, joint_name, model_columns, page_json
-from reports.sections import ensemble, judge, models, provenance, questions, strategies, verdict
+from reports.sections import ensemble, judge, models, provenance, questions, strategies
 from reports.tables import compared_groups, compared_models, compared_pairs, has_baseline, pair_name
 
 # The sections in the order of the page: the template's name, the title in the contents (none for the verdict, which is
 # above them), and what returns the template's values.
 SECTIONS: tuple[tuple[str, str, Callable[[ReportData], dict[str, Any] | None]], ...] = (
-    ("verdict", "", verdict.verdict),
+    ("verdict", "", strategies.verdict),
     ("pareto", "Accuracy and cost", strategies.pareto),
     ("strategies", "Strategies", strategies.strategies),
     ("groups", "Groups", strategies.groups),
@@ -36,7 +36,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[ReportData], dict[str, Any] | None]], 
     ("prediction", "Prediction", ensemble.prediction),
     ("looks", "Looks", ensemble.looks),
     ("judge", "Judge", judge.judge),
-    ("set", "The set", verdict.decoded_set),
+    ("set", "The set", strategies.decoded_set),
     ("ensemble", "Together and alone", ensemble.together),
     ("methods", "Methods", ensemble.methods),
     ("leaderboard", "Leaderboard", models.leaderboard),
@@ -80,7 +80,7 @@ def write_page(path: Path, report: ReportData) -> Path:
         _SCRIPTS,
         result=result,
         report=report,
-        headline=verdict.headline(result),
+        headline=strategies.headline(result),
         sections=sections,
         titles=[(name, title) for name, title, _ in SECTIONS if title and name in sections],
         data=Markup(script_data(report)),

@@ -6,18 +6,7 @@
   const PAGE = 20;
   let room = PAGE;
 
-  function glyph(right) {
-    const space = "http://www.w3.org/2000/svg";
-    const svg = document.createElementNS(space, "svg");
-    svg.setAttribute("viewBox", "0 0 16 16");
-    svg.setAttribute("class", `glyph glyph-${right ? "right" : "false"}`);
-    svg.setAttribute("aria-hidden", "true");
-    const path = document.createElementNS(space, "path");
-    path.setAttribute("d", right ? "M3 8.6l3.4 3.6L13.2 4" : "M3.6 3.6l8.8 8.8M12.4 3.6l-8.8 8.8");
-    svg.append(path);
-    return svg;
-  }
-
+  const glyph = (right) => document.querySelector(`#examples .key .glyph-${right ? "right" : "false"}`).cloneNode(true);
   const nameOf = (response) => (response.by === null ? joint : candidates[response.by].name);
   const prose = (text) => Object.assign(make("pre", "text", text), { dir: "auto" });
 

@@ -68,9 +68,8 @@
     setText("limits-lead", same ? "The run’s own limits chose" : "These limits would choose");
     const names = document.getElementById("limits-set");
     names.replaceChildren(...chosen.flatMap((index, place) => {
-      const name = document.createElement("b");
+      const name = make("b", "", make("bdi", "", candidates[index].name));
       name.dataset.chosen = index;
-      name.append(Object.assign(document.createElement("bdi"), { textContent: candidates[index].name }));
       return place ? [", then ", name] : [name];
     }));
     names.append(chosen.length === 1 ? " alone." : ".");

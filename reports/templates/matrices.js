@@ -5,9 +5,7 @@
   function equip(figure) {
     const table = figure.querySelector("table");
     const cells = [...table.querySelectorAll("[data-row]")];
-    const tip = document.createElement("p");
-    tip.className = "tip";
-    tip.hidden = true;
+    const tip = Object.assign(make("p", "tip"), { hidden: true });
     figure.append(tip);
 
     function show(cell) {
