@@ -31,7 +31,6 @@ lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed")
 harness.register()
 
 from lm_eval.api.instance import Instance  # noqa: E402  # where it is installed
-from lm_eval.api.model import CacheHook  # noqa: E402
 from lm_eval.models.huggingface import HFLM  # noqa: E402
 
 from advisor.lm_eval.model import UniteLM  # noqa: E402
@@ -175,27 +174,6 @@ def test_draws_are_the_ensembles_and_each_repetition_has_its_own() -> None:
     drawn = dict(lm.ensemble.generate_each([prompt] * 4, settings))
     assert found == [drawn[n].text for n in range(4)]
     assert len(set(found)) > 1
-
-
-def test_every_answer_is_handed_to_the_cache_on_its_own() -> None:
-    kept: list[tuple[str, Any, Any]] = []
-
-    class Hook(CacheHook):  # type: ignore[misc]  # lm-eval ships no types
-        def add_partial(self, attr: str, req: Any, res: Any) -> None:
-            kept.append((attr, req, res))
-
-    lm = UniteLM(models=str(DEMO / BYTE_LEVEL))
-    lm.set_cache_hook(Hook(None))
-    requests = {
-        "loglikelihood": [asked("loglikelihood", QUESTIONS[0], text) for text in (" 1", " 2")],
-        "loglikelihood_rolling": [asked("loglikelihood_rolling", text) for text in QUESTIONS[:2]],
-        "generate_until": [asked("generate_until", text, GREEDY) for text in QUESTIONS[:2]],
-    }
-    for kind, some in requests.items():
-        kept.clear()
-        found = getattr(lm, kind)(some, disable_tqdm=True)
-        wanted = [(kind, one.args, result) for one, result in zip(some, found, strict=True)]
-        assert sorted(kept, key=str) == sorted(wanted, key=str)
 
 
 @pytest.mark.parametrize("kind", ["loglikelihood", "loglikelihood_rolling", "generate_until"])

@@ -65,26 +65,17 @@ def write(folder: Path, states: list[Any], values: list[Any] | None, spec: objec
         ("narrative*", "openai/gpt2", "narrative_qa", 5, 0),
     ],
 )
-def test_real_runs(run: str, model: str, task: str, questions: int, right: int) -> None:
+def test_real_runs_have_the_accuracies_of_helm(run: str, model: str, task: str, questions: int, right: int) -> None:
     (folder,) = (REAL / "helm").glob(run)
     records, _ = read("helm", folder)
     assert {(record.model, record.task) for record in records} == {(model, task)}
     assert (len(records), sum(record.score or 0 for record in records)) == (questions, right)
-
-
-@needs_logs
-@pytest.mark.parametrize("run", ["mmlu-*", "common*", "narrative*"])
-def test_accuracies_of_real_runs_are_those_of_helm(run: str) -> None:
-    (folder,) = (REAL / "helm").glob(run)
-    records, _ = read("helm", folder)
     states = json.loads((folder / "scenario_state.json").read_text(encoding="utf-8"))["request_states"]
     for mean in json.loads((folder / "stats.json").read_text(encoding="utf-8")):
         if mean["name"]["name"] == "exact_match" and "perturbation" not in mean["name"]:
-            split = mean["name"]["split"]
-            right = [
-                each.score for each, state in zip(records, states, strict=True) if state["instance"]["split"] == split
-            ]
-            assert sum(score or 0 for score in right) / len(right) == pytest.approx(mean["mean"])
+            of_split = [state["instance"]["split"] == mean["name"]["split"] for state in states]
+            known = [each.score or 0 for each, is_own in zip(records, of_split, strict=True) if is_own]
+            assert sum(known) / len(known) == pytest.approx(mean["mean"])
 
 
 @needs_logs
@@ -113,9 +104,20 @@ def test_a_record_has_what_the_files_say(tmp_path: Path) -> None:
     assert (record.tokens, record.seconds, record.cut, notes) == (1, 0.5, False, [])
 
 
-def test_a_letter_that_is_no_option_extracts_nothing(tmp_path: Path) -> None:
-    other = state(result={"success": True, "completions": [{"text": " E"}]})
-    assert read("helm", write(tmp_path, [other], [stats()]))[0][0].extracted is None
+@pytest.mark.parametrize(
+    ("result", "found"),
+    [
+        ({"success": True, "completions": [{"text": " E"}]}, (" E", None, None, False)),
+        (
+            {"success": False, "error": "Too many\nrequests", "completions": []},
+            (None, None, "Too many requests", False),
+        ),
+        ({"completions": [{"text": "A", "finish_reason": {"reason": "length"}}]}, ("A", "no", None, True)),
+    ],
+)
+def test_what_a_request_came_to(tmp_path: Path, result: dict[str, Any], found: tuple[object, ...]) -> None:
+    (record,), _ = read("helm", write(tmp_path, [state(result=result)], [stats()]))
+    assert (record.response, record.extracted, record.error, record.cut) == found
 
 
 def test_by_default_exact_match_counts_and_a_note_names_the_others(tmp_path: Path) -> None:
@@ -148,17 +150,6 @@ def test_requests_for_each_option_are_one_record_without_a_response(tmp_path: Pa
     (record,), notes = read("helm", write(tmp_path, states, [stats()]))
     assert (record.response, record.extracted, record.score) == (None, None, 1.0)
     assert "it has a request for each option" in notes[0]
-
-
-def test_a_request_that_failed_is_an_error(tmp_path: Path) -> None:
-    failed = state(result={"success": False, "error": "Too many\nrequests", "completions": []})
-    (record,), _ = read("helm", write(tmp_path, [failed], [stats()]))
-    assert (record.error, record.response) == ("Too many requests", None)
-
-
-def test_a_completion_that_was_cut_off(tmp_path: Path) -> None:
-    cut = state(result={"completions": [{"text": "A", "finish_reason": {"reason": "length"}}]})
-    assert read("helm", write(tmp_path, [cut], [stats()]))[0][0].cut
 
 
 def test_files_are_told_apart_by_their_content(tmp_path: Path) -> None:

@@ -148,6 +148,9 @@ def test_no_file_takes_the_place_of_a_bundled_pool(folder: Path, name: str) -> N
         ("~nobody-of-this-name/model", "cannot be read as a path"),
         ("x" * 5000, "cannot be read as a path"),
         ("alpha\0", "neither a folder"),
+        ("org/model price_in=1", "price_out= is missing"),
+        ("org/model price_in=-1 price_out=1", "price_in should be at least 0, not '-1'"),
+        ("org/model price_in=1 price_out=nan", "price_out should be a finite number, not 'nan'"),
     ],
 )
 def test_a_line_that_cannot_be_used_is_named(folder: Path, line: str, says: str) -> None:
@@ -173,9 +176,6 @@ def test_a_pool_without_a_model_is_refused(folder: Path, lines: tuple[str, ...])
 def test_a_pool_that_is_no_file_is_refused(folder: Path, pool: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         read_pool(str(folder / pool))
-
-
-def test_a_pool_that_is_no_text_is_refused(folder: Path) -> None:
     (folder / "models.txt").write_bytes(b"\xff\xfe\x00alpha")
     with pytest.raises(InputError, match=r"cannot be read as text \(not UTF-8\); give a text file"):
         read_pool(str(folder / "models.txt"))
@@ -231,37 +231,17 @@ def test_prices_are_dollars_per_million_tokens(tmp_path: Path) -> None:
     assert free.price is None
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ("price_in=1", "price_out= is missing"),
-        ("price_in=-1 price_out=1", "price_in should be at least 0, not '-1'"),
-        ("price_in=1 price_out=nan", "price_out should be a finite number, not 'nan'"),
-    ],
-)
-def test_a_wrong_price_is_refused(tmp_path: Path, options: str, says: str) -> None:
-    (tmp_path / "pool.txt").write_text(f"org/model {options}\n", encoding="utf-8")
-    with pytest.raises(InputError, match=says):
-        read_pool(str(tmp_path / "pool.txt"))
-
-
 # --- The tokenizer of a model behind a server ---
 
 SERVER = "openai:http://host/v1#m"
 
 
-@pytest.mark.parametrize("written", ["alpha", "./alpha", "'./with space'"])
-def test_a_tokenizers_folder_is_relative_to_the_pool_file(folder: Path, written: str) -> None:
+@pytest.mark.parametrize("written", ["alpha", "./alpha", "'./with space'", "org/name", "org/name@main"])
+def test_a_tokenizer_is_a_folder_relative_to_the_pool_file_or_an_id_on_the_hub(folder: Path, written: str) -> None:
     (candidate,) = read(folder, f"{SERVER} tokenizer={written}")
     assert candidate.checkpoint.is_remote
-    assert candidate.checkpoint.tokenizer == str(folder / written.strip("'"))
-
-
-@pytest.mark.parametrize("written", ["org/name", "org/name@main"])
-def test_a_tokenizer_can_be_an_id_on_the_hub(folder: Path, written: str) -> None:
-    (candidate,) = read(folder, f"{SERVER} tokenizer={written}")
-    assert candidate.checkpoint.is_remote
-    assert candidate.checkpoint.tokenizer == written
+    on_hub = written.startswith("org/")
+    assert candidate.checkpoint.tokenizer == (written if on_hub else str(folder / written.strip("'")))
 
 
 @pytest.mark.parametrize(
@@ -278,12 +258,6 @@ def test_a_tokenizer_that_is_nowhere_is_refused_with_its_line(folder: Path, writ
     message = refusal(folder, "alpha", f"{SERVER} tokenizer={written}")
     assert message.startswith(f"{folder / 'models.txt'}:2: tokenizer=")
     assert reason in message
-
-
-def test_an_address_with_its_tokenizer_is_read_back_from_its_values(folder: Path) -> None:
-    (candidate,) = read(folder, f"{SERVER} tokenizer='./with space' revision=r1")
-    assert candidate.checkpoint.is_remote
-    assert member_of(SavedMember(**member_to_json(candidate, folder)), "", folder).checkpoint == candidate.checkpoint
 
 
 VALUES = {

@@ -265,9 +265,9 @@ def test_the_prompt_hash_changes_with_prompt_and_shots_only(folder: Path) -> Non
 
 
 def test_importing_tasks_loads_no_heavy_library() -> None:
-    code = "import sys, advisor.tasks; print(*({'torch', 'transformers', 'datasets', 'sacrebleu'} & set(sys.modules)))"
+    code = "import sys, advisor.tasks; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
+    assert {"torch", "transformers", "datasets", "sacrebleu", "lm_eval"}.isdisjoint(done.stdout.split())
 
 
 @pytest.mark.parametrize("key", ["name", "data", "prompt", "reference", "metric"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from tiny import byte_tokenizer, tiny_model
 
 from advisor.tasks import Task, load_task
 from advisor.tasks import lm_eval_tasks as load
@@ -206,25 +203,6 @@ def test_options_their_delimiter_and_their_scores_are_lm_evals(tmp_path: Path) -
     assert task.score(task.examples[0], "neither").value == 0.0
 
 
-def test_a_model_answers_options_behind_the_tasks_delimiter(tmp_path: Path) -> None:
-    from advisor.models.ask import answers, without_waiting
-    from advisor.models.completions import PromptWithOptions
-    from advisor.models.local_model import LocalModel
-    from ensemble import Ensemble
-    from ensemble.decode.settings import Settings
-    from ensemble.models.load import member_of
-
-    tokenizer = byte_tokenizer()
-    alone = Ensemble([member_of(tiny_model(tokenizer, hidden=8), tokenizer, name="some")], cache_dir=tmp_path)
-    task = load_task(put(tmp_path, PALMS, {"test": options(40)}), "test", tmp_path, limit=3)
-    prompts = [PromptWithOptions(example.model_input, task.continuations(example)) for example in task.examples]
-    made = answers(LocalModel("some", lambda: alone), dict(enumerate(prompts)), Settings(1))
-    responses = dict(without_waiting(made))
-    for n, example in enumerate(task.examples):
-        scores = alone.score(example.prompt, [f"\t{choice}" for choice in example.choices])
-        assert responses[n].options == pytest.approx(scores, abs=1e-9)
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -325,8 +303,3 @@ def test_a_fingerprint_is_the_same_with_new_functions_and_another_after_a_change
     assert changed.fingerprint != own.fingerprint
     assert changed.signature.prompt != own.signature.prompt
     assert ("task", "3.0") in own.signature.versions
-
-
-def test_lm_eval_is_not_imported_before_it_is_asked_for() -> None:
-    code = "import sys, advisor.tasks.load; sys.exit('lm_eval' in sys.modules or 'datasets' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

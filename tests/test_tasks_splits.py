@@ -7,51 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from advisor.tasks import Task, load_task
-from advisor.tasks.data_files import Record
-from advisor.tasks.questions import Question, draw_shots, limited, sample, seeded
 from ensemble.errors import InputError
-
-
-def pool_of(texts: list[str]) -> list[Question]:
-    """Questions with these texts; their ids differ, so that no two of them are equal."""
-    return [Question(str(place), text, (), Record({}, ""), None) for place, text in enumerate(texts)]
-
-
-POOLS = st.lists(st.integers(0, 30).map("question {}".format), max_size=30).map(pool_of)
-
-
-@given(POOLS, st.integers(0, 5), st.integers(0, 40), st.integers(0, 40))
-def test_a_smaller_limit_is_the_start_of_a_larger_one(pool: list[Question], seed: int, low: int, high: int) -> None:
-    low, high = sorted((low, high))
-    assert limited(pool, high, seed)[:low] == limited(pool, low, seed)
-
-
-@given(POOLS, st.integers(0, 5), st.integers(0, 40))
-def test_a_sample_is_of_the_size_asked_for_and_keeps_the_order_of_the_data(
-    pool: list[Question], seed: int, size: int
-) -> None:
-    drawn = sample(pool, size, seed)
-    positions = [pool.index(question) for question in drawn]
-    assert len(drawn) == min(size, len(pool))
-    assert positions == sorted(positions)
-
-
-@given(POOLS, st.integers(0, 5))
-def test_a_new_record_moves_no_other(pool: list[Question], seed: int) -> None:
-    before = [question for question in seeded([*pool, *pool_of(["new"])], seed) if question.text != "new"]
-    assert before == seeded(pool, seed)
-
-
-@given(POOLS, st.integers(0, 5), st.integers(0, 8))
-def test_shots_are_different_questions(pool: list[Question], seed: int, count: int) -> None:
-    # A file with exactly this number was written for them, and is taken as it is.
-    assume(len(pool) != count)
-    texts = [question.text for question in draw_shots(pool, count, seed)]
-    assert len(texts) == len(set(texts)) == min(count, len({question.text for question in pool}))
 
 
 def task_file(folder: Path, contents: dict[str, list[Any]], **keys: Any) -> Path:
@@ -89,6 +47,7 @@ def test_dev_held_out_and_shots_of_one_source_never_meet(tmp_path: Path, shots: 
     path = task_file(tmp_path, {"dev": list(range(40))}, data=ONE_SOURCE, dev_size=10)
     dev, held_out = (load_task(path, split=split, shots=shots, seed=seed) for split in ("dev", "held_out"))
     assert len(dev.examples) == 10
+    assert [int(each.question[1:]) for each in dev.examples] == sorted(int(each.question[1:]) for each in dev.examples)
     assert len(held_out.examples) == 30 - shots
     assert not asked(dev) & asked(held_out)
     for task in (dev, held_out):
@@ -131,6 +90,19 @@ def test_shots_that_are_all_there_are_keep_their_order(tmp_path: Path, seed: int
         "q7",
         "q8",
     ]
+
+
+def test_a_new_record_moves_no_other_and_demonstrations_differ(tmp_path: Path) -> None:
+    before, after = (
+        load_task(task_file(tmp_path, {"dev": [*range(20), *more, *range(5)], "held_out": [100]}), shots=19, limit=99)
+        for more in ((), (50,))
+    )
+    for task in (before, after):
+        shown = [shot.split(" ")[0] for shot in task.examples[0].prefix.split("\n\n")[:-1]]
+        assert len(set(shown)) == len(shown) == 19
+    without = load_task(task_file(tmp_path, {"dev": [*range(20)], "held_out": [100]}), limit=99).examples
+    with_one = load_task(task_file(tmp_path, {"dev": [*range(20), 50], "held_out": [100]}), limit=99).examples
+    assert [each.question for each in with_one if each.question != "q50"] == [each.question for each in without]
 
 
 def test_limits_grow_and_seeds_decide(tmp_path: Path) -> None:
@@ -229,24 +201,12 @@ def test_the_questions_of_a_cluster_are_on_one_side_of_one_file(
     assert len(dev | held_out) == 10
 
 
-@given(st.lists(st.integers(1, 6), min_size=2, max_size=12), st.integers(0, 5), st.integers(1, 30))
-def test_a_sample_of_clusters_is_of_whole_ones_and_not_larger_than_asked_for(
-    sizes: list[int], seed: int, size: int
-) -> None:
-    pool = [
-        Question(each["question"], each["question"], (), Record({}, ""), each["passage_id"]) for each in passages(sizes)
-    ]
-    drawn = sample(pool, size, seed)
-    labels = {question.cluster for question in drawn}
-    assert drawn == [question for question in pool if question.cluster in labels]
-    # One cluster is drawn even if all are larger: then it is the smallest.
-    assert len(drawn) <= max(size, min(sizes))
-    assert drawn
-
-
 def test_the_note_on_a_shared_file_has_the_questions_of_whole_clusters(tmp_path: Path) -> None:
     path = task_file(tmp_path, {"dev": passages([4, 4, 4])}, data=ONE_SOURCE, cluster="passage_id")
     task = load_task(path)
+    # One cluster is drawn even if all are larger than asked for: then it is the smallest.
+    large = task_file(tmp_path, {"dev": passages([6, 3, 6])}, data=ONE_SOURCE, cluster="passage_id", dev_size=2)
+    assert len(load_task(large).examples) == 3
     assert len(task.examples) == 4
     assert task.notes == ("dev: 4 of the 12 questions that it shares with held_out; the rest is held out",)
 

@@ -26,29 +26,17 @@ EVERY = 25  # references of a task that are tried in all wordings
 
 
 class Pair(NamedTuple):
-    """A task of ours and one of lm-eval's.
+    """A task of ours and one of lm-eval's."""
 
-    Attributes:
-        split: Of ours, with the data in `file`.
-        file: Of ../shared/data.
-        config: Of lm-eval.
-        record: From a record of the file to lm-eval's.
-        filter: Of lm-eval.
-    """
-
-    split: str
-    file: str
-    config: str
-    record: Callable[[dict[str, Any]], dict[str, Any]]
+    split: str  # of ours
+    file: str  # of ../shared/data
+    config: str  # of lm-eval, as the filter
+    record: Callable[[dict[str, Any]], dict[str, Any]]  # from a record of the file to lm-eval's
     filter: str
 
 
-def same(record: dict[str, Any]) -> dict[str, Any]:
-    return record
-
-
 PAIRS = {
-    "gsm8k": Pair("test", "gsm8k/test.jsonl", "gsm8k/gsm8k.yaml", same, "flexible-extract"),
+    "gsm8k": Pair("test", "gsm8k/test.jsonl", "gsm8k/gsm8k.yaml", dict, "flexible-extract"),
     "triviaqa": Pair(
         "test",
         "triviaqa/test_wikipedia_6000.jsonl",
@@ -56,9 +44,9 @@ PAIRS = {
         lambda record: {**record, "answer": {"aliases": record["answer"]}},
         "remove_whitespace",
     ),
-    "nq_open": Pair("validation", "nq_open/test_NQ-open.dev.jsonl", "nq_open/nq_open.yaml", same, "remove_whitespace"),
+    "nq_open": Pair("validation", "nq_open/test_NQ-open.dev.jsonl", "nq_open/nq_open.yaml", dict, "remove_whitespace"),
     **{
-        f"bbh:{name}": Pair("test", f"bbh/tasks/{name}.json", f"bbh/fewshot/{name}.yaml", same, "none")
+        f"bbh:{name}": Pair("test", f"bbh/tasks/{name}.json", f"bbh/fewshot/{name}.yaml", dict, "none")
         for name in ("boolean_expressions", "dyck_languages", "multistep_arithmetic_two", "snarks", "word_sorting")
     },
 }
@@ -78,49 +66,11 @@ LETTERS = ("{a}",)
 WRONG = ("It is {a}", "{a} or so", "", "?!", "{a}, or not", "no")
 
 
-class Quirk(NamedTuple):
-    """A response that lm-eval scores otherwise, on purpose."""
-
-    task: str
-    reference: str
-    response: str
-    theirs: float
-    ours: float
-    why: str
-
-
-EQUAL = "numbers are compared as numbers"
-PUNCTUATION = "punctuation after or between numbers does not belong to them"
-MINUS = "a minus of any kind belongs to a number"
-RESULT = "an expression without a result has no answer"
-ANNOUNCED = "[the rules](#what-is-read-from-a-response) find the answer"
-ARTICLES = "articles do not count, also in capital letters"
-SPACES = "white space does not count"
-NOTHING = "an answer that is only punctuation is a valid answer"
-SPELLING = "case, full stops and brackets do not count"
-LENGTHENING = "letters whose lower case is longer are kept whole"
-SCRIPTS = "digits of any script are digits"
-ZERO = "a NUL character at the end counts"
-
-QUIRKS = (
-    Quirk("gsm8k", "18", "so $18.00", 0, 1, EQUAL),
-    Quirk("gsm8k", "7", "007", 0, 1, EQUAL),
-    Quirk("gsm8k", "18", "The answer is 18...", 0, 1, PUNCTUATION),
-    Quirk("gsm8k", "18", "12 - 18", 1, 0, RESULT),
-    Quirk("gsm8k", "18", "The answer is 18. Another 3?", 0, 1, ANNOUNCED),
-    Quirk("gsm8k", "18", "\u221218", 1, 0, MINUS),
-    Quirk("gsm8k", "18", "１８", 0, 1, SCRIPTS),
-    Quirk("triviaqa", "Beatles", "The Beatles", 0, 1, ARTICLES),
-    Quirk("triviaqa", "Sunset Boulevard", "Sunset  Boulevard", 0, 1, SPACES),
-    Quirk("triviaqa", "+-*/", "", 1, 0, NOTHING),
-    Quirk("triviaqa", "İstanbul", "İstanbul", 0, 1, LENGTHENING),
-    Quirk("triviaqa", "Beatles", "Beatles\0", 1, 0, ZERO),
-    Quirk("nq_open", "The Impalas", "THE IMPALAS", 0, 1, ARTICLES),
-    Quirk("bbh:snarks", "(A)", " (A)", 0, 1, SPACES),
-    Quirk("bbh:snarks", "(A)", "The (A)", 0, 1, SPELLING),
-    Quirk("bbh:boolean_expressions", "True", "true.", 0, 1, SPELLING),
-    Quirk("bbh:word_sorting", "ann bob", " ann bob\n", 0, 1, SPACES),
-)
+QUIRKS = [
+    line.replace("⏎", "\n").replace("␀", "\0").split("\t")
+    for line in (Path(__file__).parent / "data" / "quirks.tsv").read_text(encoding="utf-8").split("\n")[:-1]
+]
+"""What lm-eval scores otherwise, on purpose: the task, the reference, the response, lm-eval's score, ours, and why."""
 
 
 @cache
@@ -181,38 +131,30 @@ def test_the_same_response_has_the_score_that_lm_eval_gives_it(name: str) -> Non
     assert 0.1 < right / tried < 0.9
 
 
-@pytest.mark.parametrize("quirk", QUIRKS, ids=lambda quirk: f"{quirk.task}-{quirk.response.strip()!a}")
-def test_where_lm_eval_scores_otherwise_both_scores_are_known_and_the_reason_is_told(quirk: Quirk) -> None:
-    form = {
-        "gsm8k": {"question": "?", "answer": f"So.\n#### {quirk.reference}"},
-        "triviaqa": {"question": "?", "answer": {"aliases": [quirk.reference, "some longer alias"]}},
-        "nq_open": {"question": "?", "answer": [quirk.reference]},
+@pytest.mark.parametrize(("task", "reference", "response", "theirs", "ours", "why"), QUIRKS)
+def test_where_lm_eval_scores_otherwise_both_scores_are_known_and_the_reason_is_told(
+    task: str, reference: str, response: str, theirs: str, ours: str, why: str
+) -> None:
+    form: dict[str, dict[str, Any]] = {
+        "gsm8k": {"question": "?", "answer": f"So.\n#### {reference}"},
+        "triviaqa": {"question": "?", "answer": {"aliases": [reference, "some longer alias"]}},
+        "nq_open": {"question": "?", "answer": [reference]},
     }
-    record = form.get(quirk.task, {"input": "?", "target": quirk.reference})
-    metric = {"gsm8k": "number", "triviaqa": "exact_match_squad", "nq_open": "exact_match_squad"}.get(
-        quirk.task, "exact_match"
-    )
-    ours = get_metric(metric).score(quirk.response, (quirk.reference,), ())[0]
-    assert (their_score(quirk.task, record, quirk.response), ours) == (quirk.theirs, quirk.ours)
-    assert quirk.why in PAGE.read_text(encoding="utf-8")
+    record = form.get(task, {"input": "?", "target": reference})
+    metrics = {"gsm8k": "number", "triviaqa": "exact_match_squad", "nq_open": "exact_match_squad"}
+    score = get_metric(metrics.get(task, "exact_match")).score(response, (reference,), ())[0]
+    assert (their_score(task, record, response), score) == (float(theirs), float(ours))
+    assert why in PAGE.read_text(encoding="utf-8")
 
 
 class Published(NamedTuple):
-    """A choice task of ours, and how lm-eval has it.
-
-    Attributes:
-        file: Of ../shared/data, with the questions.
-        config: Of lm-eval.
-        record: From a record of the file to lm-eval's.
-        shots: Demonstrations, of the file of this subject.
-        measure: Of lm-eval.
-    """
+    """A choice task of ours, and how lm-eval has it; the fields are those of Pair."""
 
     file: str
     config: str
     record: Callable[[dict[str, Any]], dict[str, Any]]
-    shots: int
-    measure: str
+    shots: int  # demonstrations, of the file of this subject
+    measure: str  # of lm-eval
 
 
 def _mmlu(record: dict[str, Any]) -> dict[str, Any]:
