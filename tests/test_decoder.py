@@ -129,7 +129,7 @@ def both(part: Part) -> tuple[Member, ReferenceMember]:
     model = tiny_model(tokenizer, part.seed, arch, sharpness=2 + part.seed % 2)
     plain = ReferenceMember(Remembered(model), tokenizer)
     if part.writes:
-        let_write(model, [token for text in SCRIPT for token in plain.continuation(text)], strength=50)
+        let_write(model, [token for text in SCRIPT for token in plain.continuation(text)], strength=24)
     member = member_of(model, tokenizer, name=f"{part.tokenizer} {part.seed}", chat_template="never")
     assert member.recompute_reason is None
     # Members with the same tokenizer share their vocabulary, which takes a while to read.
