@@ -103,22 +103,11 @@ def test_nothing_is_requested_where_nothing_can_change_the_winner() -> None:
     assert [each.chosen_ids for each in made] == [[], []]
 
 
-def test_both_get_a_request_where_what_they_did_not_send_decides() -> None:
-    _, made = step(pair([2.0, 1.5, 0.0, 0.0], [0.0, 0.0, 2.0, 1.5]), winner=True)
-    assert [each.chosen_ids for each in made] == [[2], [2]]
-
-
 def test_only_the_rows_that_are_open_are_requested() -> None:
     sure, undecided = pair([9.0, 1.0, 0.0, 0.0], [5.0, 0.0, 1.0, 0.0]), pair([2.0, 1.5, 0.0, 0.0], [0.0, 0.0, 2.0, 1.5])
     both = [torch.cat(rows) for rows in zip(sure.logits, undecided.logits, strict=True)]
     _, made = step(Case(both, sure.joint, 2, sure.weights), winner=True)
     assert [each.chosen_ids for each in made] == [[2], [2]]
-
-
-def test_members_of_different_precision_go_together() -> None:
-    case = pair([2.0, 1.5, 0.0, 0.0], [0.0, 0.0, 2.0, 1.5])
-    case.logits[1] = case.logits[1].float()
-    assert torch.equal(step(case, winner=False)[0].mean, case.run().mean)
 
 
 def test_a_logit_that_is_no_number_leaves_its_row_open() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from test_decoder_failures import broken
 from test_ensemble_api import member, writer
 from tiny import PROMPTS, TEXTS, byte_tokenizer, save_member, tiny_model, unigram_tokenizer
 from tokenizers import Tokenizer, decoders, models
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
@@ -200,26 +200,11 @@ def test_a_prompt_that_is_too_long_names_the_member_and_how_long_it_may_be(table
             call()
 
 
-def breaks(model: PreTrainedModel, length: int) -> PreTrainedModel:
-    """Make a model give no numbers after a context of that length."""
-
-    def spoil(_model: Any, _args: Any, kwargs: dict[str, Any], output: Any) -> Any:
-        rows, places, _ = output.logits.shape
-        positions = kwargs.get("position_ids")
-        if positions is None:
-            positions = torch.arange(kwargs["input_ids"].shape[1]).expand(rows, -1)
-        output.logits[positions[:, -places:] == length - 1] = math.nan
-        return output
-
-    model.register_forward_hook(spoil, with_kwargs=True)
-    return model
-
-
 @pytest.mark.parametrize("draft", [0, 12])
 @pytest.mark.parametrize("first", [True, False], ids=["primary", "other"])
 def test_logits_that_are_no_numbers_name_the_member_and_the_step(first: bool, draft: int, tables: Path) -> None:
-    broken = member_of(breaks(tiny_model(byte_tokenizer(), 3), 20), byte_tokenizer(), name="broken")
-    members = [broken, writer()] if first else [writer(), broken]
+    spoilt = broken(math.nan, "0" * 18)  # contexts of 20 tokens
+    members = [spoilt, writer()] if first else [writer(), spoilt]
     ensemble = Ensemble(members, weights=[1, 9] if first else [9, 1], cache_dir=tables)
     prompt = [ensemble.encode("0123456789")]
     with pytest.raises(MemberError, match=r"broken: its logits are not numbers \(NaN\) at step 11$"):
@@ -229,8 +214,7 @@ def test_logits_that_are_no_numbers_name_the_member_and_the_step(first: bool, dr
 def test_logits_that_are_no_numbers_where_the_text_never_comes_are_no_error(tables: Path) -> None:
     prompt = "0123456789"
     (alone,) = Ensemble([writer()], cache_dir=tables).generate([prompt], max_new_tokens=30)
-    broken = member_of(breaks(tiny_model(byte_tokenizer(), 3), 20), byte_tokenizer(), name="broken")
-    ensemble = Ensemble([writer(), broken], weights=[9, 1], cache_dir=tables)
+    ensemble = Ensemble([writer(), broken(math.nan, "0" * 18)], weights=[9, 1], cache_dir=tables)
     (made,) = ensemble.generate([prompt], max_new_tokens=30, stop=[alone.text[4:8]])
     assert made.finish_reason == "stop"
 

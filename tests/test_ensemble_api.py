@@ -10,18 +10,13 @@ from pathlib import Path
 
 import pytest
 from reference import ReferenceMember
-from tiny import PROMPTS, byte_tokenizer, let_write, tiny_model, tokenizer_named
+from tiny import PROMPTS, byte_tokenizer, let_write, member, tiny_model
 
 from ensemble import Ensemble
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
 
 SCRIPT = "The cat sat on the mat. 今天天气很好 🙂 cafe\u0301\n\nEnd </s> it.\n"
-
-
-@cache
-def member(name: str, seed: int = 0, arch: str = "llama") -> Member:
-    return member_of(tiny_model(tokenizer_named(name), seed, arch), tokenizer_named(name), name=f"{name}-{seed}")
 
 
 @cache
@@ -55,11 +50,6 @@ def test_a_stop_string_ends_the_text_before_it_wherever_tokens_end(sure: Ensembl
     assert len(made.tokens) == len((made.text + stop).encode())
 
 
-def test_the_earliest_of_several_stop_strings_counts(sure: Ensemble) -> None:
-    (made,) = sure.generate(["x"], max_new_tokens=60, stop=["on the mat", "mat", "the", "zzz"])
-    assert made.text.endswith("on ")
-
-
 def test_a_stop_string_of_a_prompt_ends_nothing(sure: Ensemble) -> None:
     (made,) = sure.generate(["zzz qqq"], max_new_tokens=20, stop=["q"])
     assert made.finish_reason == "length"
@@ -83,13 +73,6 @@ def test_a_full_context_ends_the_text(arch: str, tables: Path) -> None:
         (made,) = ensemble.generate([prompt], max_new_tokens=100)
         assert made.finish_reason == "length"
         assert len(prompt) + len(made.tokens) == 33  # the last one is written, and never read
-
-
-def test_a_full_context_of_another_member_ends_the_text(tables: Path) -> None:
-    small = member_of(tiny_model(byte_tokenizer(), 2, "gpt2", positions=24), byte_tokenizer(), name="small")
-    (made,) = Ensemble([writer(), small], weights=[9, 1], cache_dir=tables).generate(["0123"], max_new_tokens=100)
-    assert made.finish_reason == "length"
-    assert len(made.tokens) == 21
 
 
 # Streaming

@@ -18,7 +18,6 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
 from ensemble import Ensemble
-from ensemble.decode.settings import Batch, Settings
 from ensemble.models.load import member_of
 from ensemble.models.member import LocalMember
 from ensemble.runtime.local_server import PrefixRunner
@@ -131,15 +130,6 @@ def test_texts_of_a_batch_are_those_that_transformers_writes_alone(tmp_path: Pat
     for own, prompt in zip(written, ids, strict=True):
         expected = phi().generate(torch.tensor([prompt]), generation_config=options)[0, len(prompt) :].tolist()
         assert own == [index for index in expected if index != member.tokenizer.eos_token_id]
-
-
-def test_a_draft_over_the_border_changes_no_text(tmp_path: Path) -> None:
-    other = replace(phi_member("no cache"), name="other")
-    ensemble = Ensemble([phi_member(), other], cache_dir=tmp_path)
-    prompt = ensemble.encode("a text of about 20")
-    drafted, plain = (dict(ensemble.generate_each([prompt], Settings(30), Batch(1, draft))) for draft in (8, 0))
-    assert drafted == plain
-    assert len(prompt[0]) < BORDER < len(prompt[0]) + len(plain[0].tokens)
 
 
 @torch.inference_mode()

@@ -101,15 +101,6 @@ def test_weights_are_counted_exactly(tmp_path: Path) -> None:
     }
 
 
-def test_a_models_keys_and_values_are_those_of_its_cache(tmp_path: Path) -> None:
-    folder = save(tmp_path / "a", 64, 2)
-    model = LlamaForCausalLM.from_pretrained(folder)
-    layers = model(torch.zeros(1, 10, dtype=torch.long)).past_key_values.layers
-    need = need_of_model(entry(folder), "float32")
-    assert need is not None
-    assert 10 * need.per_token == sum(part.nbytes for layer in layers for part in (layer.keys, layer.values))
-
-
 def test_quantised_weights_take_their_bits_and_the_embeddings_stay_in_half_precision() -> None:
     config = LlamaConfig(
         vocab_size=1000, hidden_size=100, num_attention_heads=5, num_hidden_layers=1, tie_word_embeddings=True

@@ -6,23 +6,15 @@ import math
 import re
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import tiny_model, tokenizer_named
+from tiny import member
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.methods import DEFAULT, get_method, get_module, list_methods
-from ensemble.models.load import member_of
-from ensemble.models.member import Member
-
-
-@cache
-def member(name: str, seed: int = 0) -> Member:
-    return member_of(tiny_model(tokenizer_named(name), seed), tokenizer_named(name), name=f"{name}-{seed}")
 
 
 def test_listing_the_methods_loads_no_torch() -> None:

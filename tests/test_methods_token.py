@@ -17,7 +17,7 @@ import torch
 from hypothesis import given, settings
 from reference import EOS, Entry, ReferenceMember
 from test_unite_step import Case, batch_of, cases, plain_probabilities, scores
-from tiny import PROMPTS, byte_tokenizer, let_write, tiny_model, tokenizer_named
+from tiny import PROMPTS, byte_tokenizer, let_write, member, tiny_model
 
 from ensemble import Ensemble, Generation
 from ensemble.decode.settings import Batch, Settings
@@ -30,11 +30,6 @@ from ensemble.vocabulary.joint import NONE
 
 quick = settings(max_examples=25, deadline=None, derandomize=True)
 SCRIPT = "The cat sat on the mat. James and Anna went. 今天天气很好 12 apples.\n"
-
-
-@cache
-def member(name: str, seed: int = 0) -> Member:
-    return member_of(tiny_model(tokenizer_named(name), seed), tokenizer_named(name), name=f"{name}-{seed}")
 
 
 @cache

@@ -123,13 +123,6 @@ def test_some_of_the_last_contexts_again_cost_nothing(monkeypatch: pytest.Monkey
     check(runner, model_of("llama"), again)
 
 
-def test_logits_of_more_contexts_than_rows_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = PrefixRunner(KINDS["cached"], rows=2)
-    contexts = [[*range(n)] for n in range(20, 23)]
-    fed_by(monkeypatch, runner, contexts)
-    assert fed_by(monkeypatch, runner, contexts[2:]) == [(1, 1)]
-
-
 def test_texts_of_one_client_do_not_cost_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = PrefixRunner(KINDS["cached"])
     mine, theirs = [[1, *range(20)]], [[n, *range(50, 70)] for n in range(2, 6)]
@@ -240,14 +233,6 @@ def test_log_probabilities_of_logits_far_apart_are_exact(monkeypatch: pytest.Mon
     monkeypatch.setattr(PrefixRunner, "logits", lambda *_: iter([([0], logits)]))
     ((token,),) = written(server(), [[1]], 1, 6)
     assert token.top == pytest.approx(dict(enumerate(logits[0].log_softmax(0).tolist())), abs=1e-15)
-
-
-def test_of_equal_logits_the_lower_ids_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    logits = torch.tensor([[0.5, 2.0, 0.5] * 300], dtype=torch.float64)
-    monkeypatch.setattr(PrefixRunner, "logits", lambda *_: iter([([0], logits)]))
-    ((token,),) = written(server(), [[1]], 1, 3)
-    assert token.token == 1
-    assert list(token.top) == [1, 4, 7]
 
 
 def test_logits_that_are_no_numbers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,20 +216,6 @@ def test_a_short_shared_beginning_is_computed_with_the_rest(monkeypatch: pytest.
     assert fed == [(2, 4)]
 
 
-def test_equal_prompts_keep_a_token_of_their_own() -> None:
-    rows = Both(model_of("gpt2"))
-    rows.admit([PREFIX, PREFIX, [*PREFIX, 4]])
-    rows.feed([len(PREFIX)] * 2 + [len(PREFIX) + 1], [[1], [2], [3]])
-
-
-def test_prompts_with_another_beginning_come_after_those_that_share_one() -> None:
-    rows = Both(model_of("llama"))
-    rows.admit([[*PREFIX, 4], [*PREFIX, 5]])
-    rows.admit([[9] * 20, [*[9] * 19, 8]])
-    rows.admit([[*PREFIX, 6], [*PREFIX[:-1], 99]])
-    rows.feed(rows.plain.lengths, [[1]] * 6)
-
-
 @given(st.lists(st.lists(st.integers(0, 2), max_size=6), min_size=1, max_size=4))
 def test_the_common_prefix_is_the_longest_that_all_begin_with(rows: list[list[int]]) -> None:
     got = common_prefix(rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +13,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import ReferenceMember
-from tiny import MADE_UP, PROMPTS, byte_tokenizer, let_write, real_tokenizers, tiny_model, tokenizer_named
+from tiny import MADE_UP, PROMPTS, byte_tokenizer, let_write, member, real_tokenizers, tiny_model, tokenizer_named
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.models.load import member_of
-from ensemble.models.member import Member
 from ensemble.score import ChoiceQuestion, batches, paths, states
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 OPTIONS = [" Paris", "James", " the cat", "今天", "🙂", "a</s>b", "\n", "  two", "1234", "e\u0301", "A"]
 LONGER = [" James's cat isn’t 今天", "12🙂\n\tcafe\u0301", " A"]
 """Options whose beginnings other vocabularies cut elsewhere."""
-
-
-@cache
-def member(name: str, seed: int = 0, arch: str = "llama", **config: Any) -> Member:
-    model = tiny_model(tokenizer_named(name), seed, arch, **config)
-    return member_of(model, tokenizer_named(name), name=f"{name}-{seed}", chat_template="never")
 
 
 def slow(ensemble: Ensemble, prompt: str, options: Sequence[str]) -> list[float]:

@@ -116,20 +116,6 @@ def test_a_long_text_without_white_space_is_read_once() -> None:
     assert span.append(0, b" b c d e f g h ") == b"abcdefgh" * 4000 + b" b c d e f g h"
 
 
-def test_the_time_of_a_round_is_shared_by_its_texts(tables: Path) -> None:
-    seconds = [each.counts.seconds for each in ensemble(3, tables).generate(PROMPTS, max_new_tokens=4)]
-    assert min(seconds) > 0
-
-
-def test_the_filter_drops_the_outliers_of_the_papers_example() -> None:
-    # Figure 2: LLM-1 gives "by Bobby Scott" 23.5, and its own "by Robert Williams" 0.88.
-    right, wrong = (23.5, 1.9, 2.1), (0.88, 9.6, 8.9)
-    assert mean_perplexity(right, 10) == pytest.approx(2.1)
-    assert mean_perplexity(wrong, 10) == pytest.approx(8.9)
-    assert best_span([wrong, right], 10) == 1
-    assert best_span([wrong, right], math.inf) == 0
-
-
 def test_of_two_members_the_filter_leaves_out_none() -> None:
     assert mean_perplexity((100.0, 2.0), 10) == 51.0
 

@@ -306,17 +306,6 @@ def test_the_words_of_providers_for_a_cut_off_are_known(tmp_path: Path, finish: 
     assert answer.finish_reason == reason
 
 
-@pytest.mark.parametrize("as_text", [False, True])
-def test_a_table_may_have_the_answers_of_a_provider_as_they_came(tmp_path: Path, as_text: bool) -> None:
-    raw = {
-        "choices": [{"message": {"content": "4", "reasoning": "hm"}, "finish_reason": "length"}],
-        "usage": {"completion_tokens": 12, "completion_tokens_details": {"reasoning_tokens": 10}},
-    }
-    row = {"id": "1", "model": "a", "response": json.dumps(raw) if as_text else raw, "score": 1}
-    (answer,) = join_logs([str(write(tmp_path / "log.jsonl", [row]))]).profiles["a"].answers
-    assert (answer.text, answer.thinking, answer.tokens, answer.finish_reason) == ("4", "hm", 12, "length")
-
-
 def test_answers_are_extracted_behind_the_thinking(tmp_path: Path) -> None:
     rows = [
         {"id": "1", "question": "2 + 2?", "reference": "4", "model": "a", "response": "<think>5? No.</think>4 it is"},

@@ -28,11 +28,11 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from ensemble.models.load import member_of
+from ensemble.models.member import LocalMember
+
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 TOKENIZERS = SHARED / "tokenizers"
-
-ARCHITECTURES = ("llama", "gpt2", "gpt_neox", "qwen2", "mistral", "falcon", "bloom", "phi3")
-"""Names that `tiny_model` is tried with; any that AutoConfig knows may work."""
 
 PROMPTS = (
     "The capital of France is",
@@ -294,7 +294,7 @@ def tiny_model(
     Args:
         tokenizer: a tokenizer, or the name of a real one.
         seed: of the weights.
-        arch: a name of transformers, see `ARCHITECTURES`.
+        arch: a name that AutoConfig knows.
         dtype: of the weights. In float64 two ways to compute one thing agree to about 1e-12.
         hidden: width, a multiple of 4.
         layers: number of layers; with one, a context counts as with several, and a step takes half as long.
@@ -362,6 +362,15 @@ def tiny_translator(
         )
     _randomize(model, tokenizer, seed, hidden, 2.0, eos_rate, torch.float64)
     return model
+
+
+@cache
+def member(name: str, seed: int = 0, arch: str = "llama", **config: Any) -> LocalMember:
+    """A member with the tokenizer of that name; it is shared between tests: do not change it."""
+    tokenizer = tokenizer_named(name)
+    return member_of(
+        tiny_model(tokenizer, seed, arch, **config), tokenizer, name=f"{name}-{seed}", chat_template="never"
+    )
 
 
 _SIDES = {"layers": 1, "attention_heads": 2, "ffn_dim": 32}
