@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +14,21 @@ from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, get_
 
 REAL = Path(__file__).resolve().parents[1].parent / "shared" / "pools" / "logs"
 needs_logs = pytest.mark.skipif(not REAL.is_dir(), reason="../shared/pools/logs is not beside the project")
+
+
+def write_lines(path: Path, items: Iterable[object]) -> Path:
+    """Write a JSON value on each line."""
+    path.write_text("".join(f"{json.dumps(item)}\n" for item in items), encoding="utf-8")
+    return path
+
+
+def write_table(path: Path, items: Sequence[Mapping[str, Any]], mark: str = ",") -> Path:
+    """Write a table with a row for each item."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(items[0]), delimiter=mark)
+        writer.writeheader()
+        writer.writerows(items)
+    return path
 
 
 def files_of(*paths: Path) -> list[LogFile]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from advisor.logs.sources import LogOptions
-from tests.logs import REAL, needs_logs, read, recognise, scores
+from tests.logs import REAL, needs_logs, read, recognise, scores, write_lines
 
 METRIC = {"metric_id": "acc", "metric_name": "accuracy", "lower_is_better": False, "min_score": 0.0, "max_score": 1.0}
 
@@ -36,8 +36,7 @@ def line(number: object = "q1", **changes: Any) -> dict[str, Any]:
 
 def write(folder: Path, *lines: object, metric: object = METRIC) -> Path:
     """The instances, with their aggregate beside them."""
-    path = folder / "abc_samples.jsonl"
-    path.write_text("".join(f"{json.dumps(each)}\n" for each in lines), encoding="utf-8")
+    path = write_lines(folder / "abc_samples.jsonl", lines)
     results = [{"evaluation_result_id": "sums.acc", "evaluation_name": "sums", "metric_config": metric}]
     aggregate = {"schema_version": "0.3.0", "evaluation_id": "e", "evaluation_results": results}
     (folder / "abc.json").write_text(json.dumps(aggregate), encoding="utf-8")

@@ -18,6 +18,7 @@ from advisor.strategies.replay import codes_of
 from advisor.tasks.task import clusters_of
 from ensemble.errors import InputError
 from ensemble.methods.voting import vote
+from tests.logs import write_lines
 
 Row = Mapping[str, Any]
 
@@ -30,13 +31,8 @@ def row(
     return {"id": number, "question": question or f"q{number}", "reference": reference, "models": answers, **more}
 
 
-def write(path: Path, rows: Sequence[Row]) -> str:
-    path.write_text("".join(f"{json.dumps(each)}\n" for each in rows), encoding="utf-8")
-    return str(path)
-
-
 def joined(folder: Path, *logs: Sequence[Row], **options: Any) -> JoinedLogs:
-    return join_logs([write(folder / f"log{n}.jsonl", rows) for n, rows in enumerate(logs)], **options)
+    return join_logs([str(write_lines(folder / f"log{n}.jsonl", rows)) for n, rows in enumerate(logs)], **options)
 
 
 def said(logs: JoinedLogs, text: str) -> bool:
@@ -137,7 +133,7 @@ def test_one_id_with_several_questions_in_each_log_is_no_difference_between_logs
 
 
 def test_a_damaged_file_in_a_folder_is_left_out_and_a_named_one_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "good.jsonl", [row(n, "a", "b") for n in range(4)])
+    write_lines(tmp_path / "good.jsonl", [row(n, "a", "b") for n in range(4)])
     bad = tmp_path / "bad.csv"
     bad.write_text('id,question,score\n1,q,1\n2,"q,1\n', encoding="utf-8")
     logs = join_logs([str(tmp_path)])
@@ -149,7 +145,7 @@ def test_a_damaged_file_in_a_folder_is_left_out_and_a_named_one_is_refused(tmp_p
 
 def test_of_two_logs_with_a_model_the_one_that_is_given_first_counts(tmp_path: Path) -> None:
     first, second = [row(n, "a", right=0) for n in range(3)], [row(n, "a") for n in range(3)]
-    paths = [write(tmp_path / "z.jsonl", first), write(tmp_path / "b.jsonl", second)]
+    paths = [str(write_lines(tmp_path / name, rows)) for name, rows in (("z.jsonl", first), ("b.jsonl", second))]
     assert join_logs(paths).profiles["a"].accuracy == 0.0
 
 
@@ -217,8 +213,7 @@ def test_logs_without_one_question_that_every_model_has_a_score_of_are_refused(t
             for n in range(2)
         ]
         (tmp_path / model).mkdir()
-        text = "".join(json.dumps({**line, "metrics": ["em"]}) + "\n" for line in lines)
-        (tmp_path / model / "samples_sums.jsonl").write_text(text, encoding="utf-8")
+        write_lines(tmp_path / model / "samples_sums.jsonl", ({**line, "metrics": ["em"]} for line in lines))
     with pytest.raises(InputError, match="2 scores of 4 cannot be read"):
         join_logs([str(tmp_path)])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from advisor.logs import pool
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, find_sources, records_of
+from tests.logs import write_lines
 
 POOLS = Path(__file__).resolve().parents[1].parent / "shared" / "pools"
 LINE = {
@@ -27,9 +27,7 @@ def records(path: Path) -> tuple[list[LogRecord], list[str]]:
 
 
 def write(folder: Path, *lines: object) -> Path:
-    path = folder / "sums.jsonl"
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
-    return path
+    return write_lines(folder / "sums.jsonl", lines)
 
 
 def real(name: str) -> Path:

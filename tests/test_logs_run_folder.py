@@ -12,6 +12,7 @@ from advisor.logs import run_folder
 from advisor.logs.join import join_logs
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, records_of
 from ensemble.errors import InputError
+from tests.logs import write_lines
 
 GOOD = {"text": "It is 2", "extracted": "2", "score": 1.0, "length": 7, "finish_reason": "eos", "error": None}
 LINE = {
@@ -33,7 +34,7 @@ RESULT = {
 def write_run(folder: Path, result: dict[str, Any], lines: list[dict[str, Any]]) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
-    (folder / "samples.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    write_lines(folder / "samples.jsonl", lines)
 
 
 def records(folder: Path) -> tuple[list[LogRecord], list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
 import gzip
 import json
@@ -24,6 +23,7 @@ from advisor.tasks.tables import libraries, rows
 from benchmarks._fuzz_changes import mutated_bytes, mutated_json, mutated_lines
 from ensemble.errors import InputError
 from tests.excel import replace_in, write_book
+from tests.logs import write_lines, write_table
 
 if TYPE_CHECKING:
     from pools import Place
@@ -41,24 +41,14 @@ WIDE: list[dict[str, Any]] = [
 ]
 
 
-def write_csv(path: Path, items: Sequence[dict[str, Any]], delimiter: str = ",", encoding: str = "utf-8") -> Path:
-    with path.open("w", encoding=encoding, newline="") as file:
-        writer = csv.DictWriter(file, list(items[0]), delimiter=delimiter)
-        writer.writeheader()
-        writer.writerows(items)
-    return path
-
-
 def write_excel(path: Path, items: Sequence[dict[str, Any]], *more: str) -> Path:
     rows = [list(items[0]), *(list(item.values()) for item in items)]
     return write_book(path, {"Sheet": rows, **{name: [["other"]] for name in more}})
 
 
 def write(path: Path, items: Sequence[dict[str, Any]]) -> Path:
-    if path.suffix == ".csv":
-        return write_csv(path, items)
-    if path.suffix == ".tsv":
-        return write_csv(path, items, "\t")
+    if path.suffix in (".csv", ".tsv"):
+        return write_table(path, items, "," if path.suffix == ".csv" else "\t")
     if path.suffix == ".xlsx":
         return write_excel(path, items)
     if path.suffix == ".parquet":
@@ -66,7 +56,7 @@ def write(path: Path, items: Sequence[dict[str, Any]]) -> Path:
     elif path.suffix == ".json":
         path.write_text(json.dumps(items), encoding="utf-8")
     else:
-        path.write_text("".join(f"{json.dumps(item)}\n" for item in items), encoding="utf-8")
+        write_lines(path, items)
     return path
 
 
@@ -346,7 +336,7 @@ def test_a_part_of_an_excel_file_that_expands_too_far_is_not_unpacked(tmp_path: 
 
 def test_cells_may_be_longer_than_the_default_of_the_csv_module(tmp_path: Path) -> None:
     response = "x" * 500_000
-    assert records(write_csv(tmp_path / "a.csv", [{**ROWS[0], "response": response}]))[0][0].response == response
+    assert records(write_table(tmp_path / "a.csv", [{**ROWS[0], "response": response}]))[0][0].response == response
 
 
 def test_a_cell_without_an_end_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

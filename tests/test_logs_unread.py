@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+
+from tests.logs import write_lines, write_table
 
 if TYPE_CHECKING:
     from pools import Place
@@ -41,23 +42,13 @@ def write(form: str, folder: Path, right: object, wrong: object) -> tuple[str, .
             for n in range(N)
             for name in MODELS
         ]
-    if form == "jsonl":
-        lines = [json.dumps({key: value for key, value in row.items() if value != ""}) for row in rows]
-        (folder / "log.jsonl").write_text("\n".join(lines), encoding="utf-8")
-        return "--logs", "log.jsonl"
     if form == "pool":
-        lines = [
-            json.dumps(
-                {"id": str(n), "question": "?", "reference": "A", "models": {m: ["A", values[m][n], 3] for m in MODELS}}
-            )
-            for n in range(N)
-        ]
-        (folder / "log.jsonl").write_text("\n".join(lines), encoding="utf-8")
-        return "--logs", "log.jsonl"
-    with (folder / "log.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+        of_question = [{m: ["A", values[m][n], 3] for m in MODELS} for n in range(N)]
+        rows = [{"id": str(n), "question": "?", "reference": "A", "models": each} for n, each in enumerate(of_question)]
+    if form in ("jsonl", "pool"):
+        lines = [{key: value for key, value in row.items() if value != ""} for row in rows]
+        return "--logs", str(write_lines(folder / "log.jsonl", lines))
+    write_table(folder / "log.csv", rows)
     return "--logs", "log.csv", *(("--column", "models=alpha,beta") if form == "wide" else ())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,8 @@ from advisor.logs.join import JoinedLogs, join_logs
 from advisor.logs.scoring import Scoring
 from advisor.logs.sources import LogOptions
 from ensemble.errors import InputError
+from tests.logs import write_lines as lines
+from tests.logs import write_table as table
 
 if TYPE_CHECKING:
     from pools import Place
@@ -36,19 +37,6 @@ def rows(response: Callable[[int], object] = str, **fields: Any) -> list[dict[st
         for n in range(N)
         for name, right in RIGHT.items()
     ]
-
-
-def lines(path: Path, items: Sequence[Mapping[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(item) + "\n" for item in items), encoding="utf-8")
-    return path
-
-
-def table(path: Path, items: Sequence[Mapping[str, Any]]) -> Path:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, items[0])
-        writer.writeheader()
-        writer.writerows(items)
-    return path
 
 
 def joined(*paths: Path, metric: str = "number", models: Sequence[str] = ()) -> JoinedLogs:

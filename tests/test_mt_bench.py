@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 from tiny import byte_tokenizer, save_member, tiny_model
 
 from advisor.judge.prompts import Shown, judge_task
-from advisor.tasks import list_tasks, load_task
+from advisor.tasks import load_task
 from advisor.tasks.task import Example, Task
 
 if TYPE_CHECKING:
@@ -75,24 +74,6 @@ def test_dev_and_held_out_share_no_conversation_and_both_have_all_categories() -
     assert len({example.group for example in dev}) == len({example.group for example in held_out}) == 8
     for examples in (dev, held_out):
         assert all(second.earlier == first.id for first, second in list(pairwise(examples))[::2])
-
-
-def test_a_record_of_the_hub_gives_the_same_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    (tmp_path / "hub").mkdir()
-    # The hub has an empty list where the file has no reference.
-    hub = [
-        {"prompt": each["turns"], "prompt_id": each["question_id"], "category": each["category"]}
-        | {"reference": each.get("reference", [])}
-        for each in records()[:40]
-    ]
-    (tmp_path / "hub" / "train.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in hub), encoding="utf-8")
-    built_in = next(task.file for task in list_tasks() if task.name == "mt_bench")
-    content = yaml.safe_load(built_in.read_text(encoding="utf-8"))
-    content["data"]["hub"] = "./hub"
-    (tmp_path / "task.yaml").write_text(json.dumps(content), encoding="utf-8")
-    assert load_task(tmp_path / "task.yaml", split="train").examples == load().examples[:80]
 
 
 @pytest.mark.parametrize("form", ["single", "likelihood"])

@@ -13,7 +13,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pydantic_core
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +21,6 @@ from sacrebleu import corpus_bleu, corpus_chrf
 from advisor.tasks import templates
 from advisor.tasks.metrics import get_metric, metric_names, read_with, runs_code
 from advisor.tasks.metrics.bleu import corpus_score
-from advisor.tasks.metrics.json import canonical, find_json
 from advisor.tasks.task import Example, Signature, Task, place_of_answer
 
 ANY_TEXT = st.text(st.characters()) | st.text("0123456789.,-−$ ()ABab:\n")  # the second one hits the patterns
@@ -334,12 +332,6 @@ def test_the_place_of_a_broken_text_is_where_jsons_own_parser_stops(value: Any, 
     with pytest.raises(ValueError) as told:
         read_with("json", f"See {cut}")
     assert told.value.pos - len("See ") == own.value.pos  # type: ignore[attr-defined]
-
-
-@given(ANY_JSON)
-def test_pydantic_reads_the_same_value(value: Any) -> None:
-    text = json.dumps(value)
-    assert canonical(find_json(text)) == canonical(find_json(json.dumps(pydantic_core.from_json(text))))
 
 
 def test_a_field_that_is_missing_or_additional_is_wrong_in_the_share_of_fields() -> None:

@@ -12,15 +12,10 @@ from advisor.tasks.tables.values import (
     UnknownFormError,
     accepted_texts,
     option_texts,
-    parsed_cell,
     read_response,
     response_text,
 )
 from benchmarks.reading import measure
-
-
-def test_the_parts_of_a_text_are_joined() -> None:
-    assert response_text([{"type": "text", "text": "It is"}, {"type": "text", "text": " 5"}]) == "It is 5"
 
 
 @pytest.mark.parametrize(
@@ -78,11 +73,6 @@ def test_every_form_is_read_right_or_refused() -> None:
 def test_options_of_an_unknown_form_are_refused(value: object) -> None:
     with pytest.raises(UnknownFormError):
         option_texts(value)
-
-
-def test_a_cell_spells_a_list_of_texts_or_an_object_or_nothing() -> None:
-    assert all(map(parsed_cell, ["['a']", '["b", "c"]', "{'text': 'x'}", "[1]"]))
-    assert not any(map(parsed_cell, ["b", "[1, 2]", "", None, ["a"], "[a]"]))
 
 
 HOSTILE = [
