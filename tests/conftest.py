@@ -50,6 +50,16 @@ def sure(tables: Path) -> Ensemble:
 
 
 @pytest.fixture(scope="session")
+def pair(tables: Path) -> Ensemble:
+    """Two random models, whose texts end sooner or later."""
+    from test_ensemble_api import member
+
+    from ensemble import Ensemble
+
+    return Ensemble([member("bytes"), member("unigram with bytes", 1)], cache_dir=tables)
+
+
+@pytest.fixture(scope="session")
 def alone(tables: Path) -> dict[str, Ensemble]:
     """Three models, each alone, by name."""
     from test_ensemble_api import member, writer
@@ -216,7 +226,6 @@ CASES: dict[str, int] = {
     "test_server_members.py::test_methods_that_need_the_top_candidates_write_what_they_write_in_one_process": 3,
     "test_server_members.py::test_texts_are_those_of_one_process": 4,
     "test_server_members.py::test_texts_under_a_grammar_are_those_of_one_process": 8,
-    "test_serving.py::test_a_streamed_completion_is_the_whole_one": 2,
     "test_serving_crowds.py::test_the_command_serves_until_a_signal_and_ends_well": 2,
     "test_sweetspan.py::test_the_text_is_that_of_the_slow_implementation": 4,
     "test_tasks_end_to_end.py::test_a_built_in_task_runs_from_its_files_to_the_advice": 5,

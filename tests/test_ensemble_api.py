@@ -32,11 +32,6 @@ def plain(members: Sequence[Member]) -> list[ReferenceMember]:
     return [ReferenceMember(m.model, m.tokenizer) for m in members]
 
 
-@pytest.fixture
-def pair(tables: Path) -> Ensemble:
-    return Ensemble([member("bytes"), member("unigram with bytes", 1)], cache_dir=tables)
-
-
 # The end of a text
 
 

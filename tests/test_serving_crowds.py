@@ -17,7 +17,6 @@ from typing import Any
 import openai
 import pytest
 from running_server import Running, serving
-from test_ensemble_api import member
 
 from advisor.serving.protocol import RequestLimits
 from ensemble import Ensemble
@@ -28,11 +27,6 @@ pytest_plugins = ["pools"]
 
 SLOW = Batch(draft=0)
 """A text is a step for each token, so that there is time to do something meanwhile."""
-
-
-@pytest.fixture(scope="module")
-def pair(tables: Path) -> Ensemble:
-    return Ensemble([member("bytes"), member("unigram with bytes", 1)], cache_dir=tables)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from advisor.serving.responses_api import ResponsesRequest, chat_of
 from ensemble import Ensemble
 from ensemble.models.prompts import PromptTemplate
 
-LIMITS = RequestLimits(new_tokens=400, default_tokens=40, default_stop=("End",))
+LIMITS = RequestLimits(new_tokens=400, default_tokens=80, default_stop=("End",))
 FUNCTION: Any = {"type": "function", **TOOL["function"], "strict": False}
 RUNNER_FUNCTION: Any = {**FUNCTION, "parameters": {**FUNCTION["parameters"], "required": ["city"]}}
 PATH = "/v1/responses"

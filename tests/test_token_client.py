@@ -176,24 +176,15 @@ def check_only(seconds: Callable[[int], float]) -> Callable[[DraftMode, int], fl
     return lambda way, n: seconds(n) if way == "check" else 99.0
 
 
-def test_drafts_are_longer_where_a_request_takes_longer() -> None:
+def test_drafts_are_as_long_as_requests_and_agreement_make_it_worth_while() -> None:
     near = paced(check_only(lambda n: 0.005 + 0.004 * n), lambda _, n: min(n, 4))
     far = paced(check_only(lambda n: 0.200 + 0.004 * n), lambda _, n: min(n, 4))
     assert (near[0], far[0]) == ("check", "check")
     assert near[1] < far[1]
-
-
-def test_drafts_are_longer_where_more_is_accepted() -> None:
     seldom = paced(check_only(lambda n: 0.01 + 0.003 * n), lambda _, n: min(n, 2))
     often = paced(check_only(lambda n: 0.01 + 0.003 * n), lambda _, n: min(n, 20))
     assert seldom[1] < often[1]
-
-
-def test_nothing_is_drafted_where_nothing_is_accepted() -> None:
     assert paced(lambda _, n: 0.01 + 0.01 * n, lambda *_: 0) == ("plain", 0)
-
-
-def test_all_write_ahead_where_that_is_fastest() -> None:
     assert paced(lambda way, n: {"ahead": 0.5, "check": 1.0, "plain": 0.6}[way] * (1 + n), lambda _, n: n)[0] == "ahead"
 
 
