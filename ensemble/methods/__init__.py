@@ -106,11 +106,7 @@ def get_method(name: str, levels: Sequence[Level] = get_args(Level)) -> Method:
 
 
 def check_members(name: str, specs: Sequence[ModelSpec]) -> None:
-    """Check that a method can combine these members, before anything is loaded.
-
-    Raises:
-        InputError: Some are behind servers, and the method needs all members in this process.
-    """
+    """Raise an InputError if some members are behind servers, and the method needs all in this process."""
     if any(spec.is_remote for spec in specs) and not get_method(name).distributed:
         names = [other for other, method in list_methods().items() if method.distributed]
         raise InputError(
@@ -121,11 +117,7 @@ def check_members(name: str, specs: Sequence[ModelSpec]) -> None:
 
 
 def get_module(name: str) -> ModuleType:
-    """The module of a method, which has its ``make``.
-
-    Raises:
-        InputError: It is a plug-in that cannot be used.
-    """
+    """The module of a method, which has its ``make``; InputError for a plug-in that cannot be used."""
     if name in plugins():
         return plugins().load(name)
     return import_module(f"{__name__}.{name.replace('-', '_')}")

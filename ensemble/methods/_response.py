@@ -52,38 +52,22 @@ class Majority:
 class Aggregation:
     """A method in which a member of the set, the aggregator, reads responses and writes the answer.
 
-    It only describes the method. An evaluation runs the aggregator as it runs every member alone: in batches or on its
-    server, and its answers are stored.
-
-    Attributes:
-        template: The aggregator's prompt: a Jinja2 template over ``prompt``, all that a member reads of a question;
-            ``question``, the same without instructions and demonstrations; and ``responses``, a list of texts.
-        file: The file of the template, for messages.
-        aggregator: The member's name; None for the primary, or with ``own_draws`` for the best member.
-        layers: How many times responses are written before the aggregator reads them, at least 1. In all but the first
-            layer every member reads the responses of the layer before, by the same template.
-        own_draws: Whether the responses are drawn from the aggregator alone, as many as the set has members.
+    It only describes the method. An evaluation runs the aggregator as it runs every member alone.
     """
 
+    # A Jinja2 template over ``prompt``, all that a member reads of a question; ``question``, the same without
+    # instructions and demonstrations; and ``responses``, a list of texts.
     template: str
-    file: str
-    aggregator: str | None = None
+    file: str  # of the template, for messages
+    aggregator: str | None = None  # None for the primary, or with ``own_draws`` for the best member
+    # How often responses are written before the aggregator reads them. In all but the first layer every member reads
+    # those of the layer before, by the same template.
     layers: int = 1
-    own_draws: bool = False
+    own_draws: bool = False  # whether the responses are draws of the aggregator, as many as the set has members
 
 
 def read_prompt(file: str | None) -> tuple[str, str]:
-    """The template of an aggregator's prompt.
-
-    Args:
-        file: A file; None for the prompt of this project.
-
-    Returns:
-        The template and its file.
-
-    Raises:
-        InputError: The file cannot be read.
-    """
+    """The template of an aggregator's prompt and its file, this project's for None; InputError if it cannot be read."""
     path = _OWN_PROMPT if file is None else Path(file)
     try:
         text = path.read_text(encoding="utf-8")

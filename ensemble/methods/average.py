@@ -20,11 +20,7 @@ METHOD = Method(
 
 
 def make(setup: Setup, options: None) -> TokenRule:  # noqa: ARG001
-    """Make the rule.
-
-    Raises:
-        InputError: The members do not share one vocabulary.
-    """
+    """Make the rule; InputError if the members do not share one vocabulary."""
     first, *others = setup.members
     tokens = first.vocabulary.representatives.keys()
     for member in others:

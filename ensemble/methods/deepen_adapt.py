@@ -42,11 +42,7 @@ class Options(deepen.Options):
 
 
 def adaptive_weights(accuracies: Sequence[float], chance: float) -> list[float]:
-    """The weights of section 3.5.
-
-    Raises:
-        InputError: No accuracy is above chance.
-    """
+    """The weights of section 3.5; InputError if no accuracy is above chance."""
     above = [max(accuracy - chance, 0.0) for accuracy in accuracies]
     if not sum(above) > 0:
         raise InputError(
@@ -56,11 +52,7 @@ def adaptive_weights(accuracies: Sequence[float], chance: float) -> list[float]:
 
 
 def make(setup: Setup, options: Options) -> TokenRule:
-    """Make the rule.
-
-    Raises:
-        InputError: Accuracies are missing, or weights are given; or see :func:`ensemble.methods.deepen.make`.
-    """
+    """Make the rule; InputError without accuracies, with weights, or as :func:`ensemble.methods.deepen.make`."""
     members = len(setup.members)
     if len(options.accuracies) != members:
         raise InputError(

@@ -42,13 +42,9 @@ def make(setup: Setup, options: None) -> TokenRule:  # noqa: ARG001
 
 
 def over_all(joint: JointVocabulary, weights: Sequence[float], k: int = 10) -> Combine:
-    """Eq. 3 over all entries of a joint vocabulary.
+    """Eq. 3 over all entries of a joint vocabulary, which may have the tables of only some members: these count.
 
-    Args:
-        joint: The tables, on the device of the logits. It may have the tables of only some of the members that it was
-            built for; then only these members count.
-        weights: One for each member, with sum 1.
-        k: Candidates of each member that are looked at where only the likeliest arrive.
+    ``k`` candidates of each member are looked at where only the likeliest arrive.
     """
     entries = torch.arange(joint.size, device=joint.members[0].entry_of.device)
     owned = [tables.owned() for tables in joint.members]

@@ -60,12 +60,7 @@ def _by_spelling(setup: Setup, member: int) -> TokenMapping:
 
 
 def nearest(wanted: Sequence[bytes], among: dict[bytes, int]) -> list[int]:
-    """For each byte string the id of the nearest choice by edit distance, the lowest id of several.
-
-    Args:
-        wanted: Byte strings.
-        among: The choices and their ids, at least one.
-    """
+    """For each byte string the id of the nearest choice by edit distance, the lowest id of several."""
     choices = sorted(among, key=len)
     lengths = np.array([len(data) for data in choices])
     ids = np.array([among[data] for data in choices])

@@ -55,9 +55,5 @@ class Options:
 
 
 def make(options: Options) -> Aggregation:
-    """Make the method; it learns nothing.
-
-    Raises:
-        InputError: The prompt's file cannot be read.
-    """
+    """Make the method; InputError if the prompt's file cannot be read."""
     return Aggregation(*read_prompt(options.prompt), options.aggregator, options.layers)

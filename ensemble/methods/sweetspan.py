@@ -71,64 +71,39 @@ class Options:
 
 
 def make(setup: Setup, options: Options) -> PromptMethod:
-    """Make the method.
-
-    Raises:
-        InputError: The members' weights differ.
-    """
+    """Make the method; InputError if the members' weights differ."""
     if max(setup.weights) - min(setup.weights) > 1e-9:
         raise InputError("it weighs all members alike; leave the weights out", of="method sweetspan")
     return partial(SpanDecoder, setup, options)
 
 
 def mean_perplexity(perplexities: Sequence[float], outlier: float) -> float:
-    """The mean of a span's perplexities, one for each member, without outliers (section 2.2).
-
-    If the largest is more than ``outlier`` times the smallest, both are left out, unless there is no other.
-    """
+    """The mean of a span's perplexities by the members, without outliers (section 2.2) unless there is no other."""
     ordered = sorted(perplexities)
     kept = ordered[1:-1] if len(ordered) > 2 and ordered[-1] > outlier * ordered[0] else ordered
     return sum(kept) / len(kept)
 
 
 def best_span(perplexities: Sequence[Sequence[float]], outlier: float) -> int:
-    """The number of the span with the lowest mean perplexity, the first of several.
-
-    Args:
-        perplexities: For each span, every member's perplexity.
-        outlier: See :func:`mean_perplexity`.
-    """
+    """The number of the span with the lowest mean perplexity, the first of several, by every member's of each span."""
     means = [mean_perplexity(row, outlier) for row in perplexities]
     return means.index(min(means))
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of text.
-
-    Attributes:
-        data: Its bytes.
-        ended: Whether EOS follows.
-    """
+    """A stretch of text."""
 
     data: bytes
-    ended: bool
+    ended: bool  # whether EOS follows
 
 
 class OpenSpan:
-    """A span that a member is writing. Each byte is read once, however long the span becomes.
-
-    Args:
-        words: Words of the whole span, at least 1.
-
-    Attributes:
-        tokens: Its ids so far.
-        data: Their bytes.
-    """
+    """A span of some words that a member is writing. Each byte is read once, however long the span becomes."""
 
     def __init__(self, words: int) -> None:
         self.tokens: list[int] = []
-        self.data = bytearray()
+        self.data = bytearray()  # of the tokens so far
         self._words_to_begin = words
         self._in_word = False
 
@@ -163,18 +138,7 @@ class _RunningText:
 
 
 class SpanDecoder(PromptDecoder):
-    """Continues prompts span by span; see :class:`ensemble.decode.decoder.PromptDecoder`.
-
-    Args:
-        setup: The members.
-        options: The method's options.
-        prompts: For each prompt its ids in every member's vocabulary.
-        settings: How to decode; the same for all prompts.
-        batch: How many prompts are continued at a time.
-
-    Raises:
-        InputError: The temperature is above 0.
-    """
+    """Continues prompts, each in every member's ids, span by span; InputError for a temperature above 0."""
 
     def __init__(
         self, setup: Setup, options: Options, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch
@@ -203,10 +167,7 @@ class SpanDecoder(PromptDecoder):
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Generation | MemberError]]:
-        """One round for each running prompt; the numbers and results of the prompts that it finishes.
-
-        A result is a generation, or the error of a prompt for which a member's logits are not numbers.
-        """
+        """One round for each running prompt; see :meth:`PromptDecoder.step`."""
         start = time.perf_counter()
         if not self._running:
             self._admit()
@@ -293,10 +254,6 @@ class Writer:
     """A member that writes spans by itself and reads the spans of the others.
 
     Its context holds each prompt and the text that it read last. For the next text it feeds only what differs.
-
-    Args:
-        member: The member.
-        tables: Its side of a joint vocabulary, on the primary's device.
     """
 
     def __init__(self, member: Member, tables: MemberTables) -> None:
@@ -322,12 +279,7 @@ class Writer:
         self._fed = [self._fed[row] for row in kept]
 
     def write(self, texts: Sequence[list[int]], words: int) -> list[Span]:
-        """Write a span after each text, greedily.
-
-        Args:
-            texts: For each row the ids after its prompt.
-            words: Words of a span.
-        """
+        """Write a span of some words after each text, given by its ids after the prompt, greedily."""
         written = [OpenSpan(words) for _ in texts]
         spans: list[Span | None] = [None] * len(texts)
         # Finished rows are fed again until all are finished, so that the batch keeps its shape.
@@ -340,15 +292,9 @@ class Writer:
         return [span for span in spans if span is not None]
 
     def perplexities(self, texts: Sequence[Continuation], spans: Sequence[Sequence[Span]]) -> list[list[float]]:
-        """The perplexity of spans after each text: exp of minus the mean log-probability of their tokens.
+        """For each row the perplexity of each of its spans: exp of minus the mean log-probability of their tokens.
 
-        Args:
-            texts: For each row, the text after its prompt as the member reads it.
-            spans: For each row, the same number of spans.
-
-        Returns:
-            For each row the perplexity of each span; infinite if the member cannot express the span, NaN if its logits
-            are not numbers.
+        It is infinite if the member cannot express the span, and NaN if its logits are not numbers.
         """
         by_span = [self._perplexities(texts, column) for column in zip(*spans, strict=True)]
         return [list(row) for row in zip(*by_span, strict=True)]

@@ -84,16 +84,10 @@ def union(
     *,
     winner: bool = False,
 ) -> Distribution:
-    """Steps 1 to 6 of UNITE for a batch.
+    """Steps 1 to 6 of UNITE for a batch, by logits [B, V_i] of each member, or what another process tells of them.
 
-    Args:
-        logits: For each member its next-token logits [B, V_i], or what another process tells of them.
-        joint: The tables, on the device of the logits.
-        k: Candidates of each member.
-        weights: [members], with sum 1.
-        also: [B, n] entries to add to the union; then probabilities are in float64.
-        winner: Whether only the likeliest entry is needed. Then logits on other nodes that cannot change it are not
-            fetched, and the probabilities are approximate.
+    With ``also`` [B, n], entries to add to the union, probabilities are in float64. ``winner``: only the likeliest
+    entry is needed; then logits elsewhere that cannot change it are not fetched, and the probabilities are approximate.
     """
     for z, tables in zip(logits, joint.members, strict=True):
         if isinstance(z, Tensor):
@@ -165,17 +159,10 @@ def _known(z: Logits, ids: Tensor) -> tuple[Tensor, Tensor]:
 def fetch_logits(
     logits: Sequence[Logits], places: Sequence[Tensor], counts: Tensor, can_win: Tensor, weights: Tensor | None
 ) -> Tensor:
-    """Logits [members, B, U] at given ids, of members of which some are in other processes.
+    """Logits [members, B, U] at ids (``places``, [B, U] each); NaN in rows where a member cannot give what is needed.
 
-    Args:
-        logits: Each member's.
-        places: For each member the ids [B, U].
-        counts: [members, B, U] which of them are needed.
-        can_win: [B, U] the entries that the primary can express.
-        weights: [members], to skip rows whose winner is certain without more logits; None to fetch all.
-
-    Returns:
-        The logits; NaN in rows where a member cannot give what is needed.
+    ``counts`` [members, B, U] are those needed, and ``can_win`` [B, U] the entries that the primary can express. With
+    ``weights``, rows whose winner is certain without more logits are skipped.
     """
     fetched = False
     while True:

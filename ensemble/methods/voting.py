@@ -34,14 +34,7 @@ def answer_key(text: str) -> str:
 
 
 def answer_codes(answers: Sequence[Sequence[str | None]]) -> Codes:
-    """Numbers in place of answers: answers with the same :func:`answer_key` have the same number.
-
-    Args:
-        answers: For each member its extracted answer to each question; None if it has none.
-
-    Returns:
-        Members by questions.
-    """
+    """Numbers [members, questions] in place of answers, equal for answers with the same :func:`answer_key`."""
     numbers: dict[str, int] = {}
 
     def number(text: str | None) -> int:
@@ -51,15 +44,7 @@ def answer_codes(answers: Sequence[Sequence[str | None]]) -> Codes:
 
 
 def count_votes(codes: Codes, weights: Sequence[float] | None = None) -> NDArray[np.float64]:
-    """The votes for each member's answer.
-
-    Args:
-        codes: Members by questions.
-        weights: The weight of each member's vote; None for 1 each.
-
-    Returns:
-        Members by questions; minus infinity for a missing answer.
-    """
+    """The votes [members, questions] for each member's answer, minus infinity for a missing one; None weighs by 1."""
     votes = np.zeros(codes.shape)
     # One member at a time: an array of members by members by questions may not fit in memory.
     for code, weight in zip(codes, np.ones(len(codes)) if weights is None else weights, strict=True):

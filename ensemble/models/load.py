@@ -69,9 +69,6 @@ def load_members(specs: Sequence[ModelSpec]) -> list[Member]:
 def load_member(spec: ModelSpec) -> LocalMember:
     """Load a model and its tokenizer into this process.
 
-    Args:
-        spec: The model and how to load it.
-
     Raises:
         InputError: The spec cannot be used; see :func:`ensemble.models.model_files.check`.
         MemberError: The checkpoint looked usable, and failed while it was loaded.

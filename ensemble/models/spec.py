@@ -192,15 +192,10 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a model's tokens cost, in dollars per million, at least 0.
+    """What a model's tokens cost, in dollars per million, at least 0."""
 
-    Attributes:
-        price_in: Tokens of prompts.
-        price_out: Generated tokens.
-    """
-
-    price_in: float
-    price_out: float
+    price_in: float  # those of prompts
+    price_out: float  # generated ones
 
     def of(self, prompt_tokens: float, tokens: float) -> float | None:
         """Dollars of some responses, by their tokens; None without ``prompt_tokens``, which are then not known."""
@@ -250,12 +245,7 @@ class ModelSpec:
 
     @classmethod
     def read(cls, checkpoint: Checkpoint | ServerAddress, given: Mapping[str, Any], place: str) -> ModelSpec:
-        """A model with the options that its line or a file gives.
-
-        Args:
-            checkpoint: Where it is, without options.
-            given: The values of options by name, and its ``name`` if it has one.
-            place: The file and line or key, for messages.
+        """A model with the options ``given`` by name, its ``name`` too; ``place`` is the file and line, for messages.
 
         Raises:
             InputError: The name cannot be shown, two options exclude each other, or one needs another.
@@ -311,8 +301,7 @@ class ModelSpec:
     def is_trusted(self, trusted: Collection[str]) -> bool:
         """Whether a user names it as one that may run its code: by its name, its id or its folder.
 
-        Args:
-            trusted: Values of ``--trust-remote-code``. A folder may be relative, also to the file that names the model.
+        A folder may be relative, also to the file that names the model.
         """
         if self.checkpoint.is_remote:
             return False
@@ -326,15 +315,9 @@ class ModelSpec:
         return absolute(Path(path_or_id)).resolve() in folders
 
     def check_consent(self, trusted: Collection[str] | None, allowed: Collection[str] | None, place: str) -> None:
-        """Check that the user lets it run the code in its own files, or lets its server have the prompts and the key.
+        """Raise an InputError unless the user lets it run its code, or lets its server have the prompts and the key.
 
-        Args:
-            trusted: See :meth:`is_trusted`; None for a user who trusts all.
-            allowed: See :meth:`ensemble.servers.address.ServerAddress.check_consent`.
-            place: The file and the model, for the message.
-
-        Raises:
-            InputError: The user does not.
+        ``trusted`` is as in :meth:`is_trusted`, None for a user who trusts all; ``place`` names the file and the model.
         """
         if self.checkpoint.is_remote:
             self.checkpoint.check_consent(allowed, place)
@@ -347,22 +330,14 @@ class ModelSpec:
 
     @property
     def weights(self) -> Checkpoint:
-        """Its checkpoint, for code that loads it or reads its files.
-
-        Raises:
-            InputError: It is behind a server.
-        """
+        """Its checkpoint, for code that loads it or reads its files; InputError if it is behind a server."""
         if self.checkpoint.is_remote:
             raise InputError("it is behind a server, and this needs the files of its weights", of=self.name)
         return self.checkpoint
 
     @property
     def tokenizer(self) -> Checkpoint:
-        """The place of its tokenizer.
-
-        Raises:
-            InputError: It is behind a server, and its line has no ``tokenizer=``.
-        """
+        """The place of its tokenizer; InputError if it is behind a server, and its line has no ``tokenizer=``."""
         if not self.checkpoint.is_remote:
             return self.checkpoint
         if (tokenizer := self.checkpoint.tokenizer) is None:
@@ -468,8 +443,6 @@ def absolute(path: Path) -> Path:
 
 _SECRET = "key_env"
 """The option whose value is not shown: a user may have written the key itself."""
-
-
 _OF_SERVERS = {
     name: each._replace(help=f"of a model behind a server: {each.help}")
     for name, each in options_of(ServerAddress).items()

@@ -104,12 +104,7 @@ def needed_and_safe(step: Distribution, appends_only: AppendsOnly) -> list[bool]
 
 
 def unsure(tables: MemberTables, threshold: float) -> Callable[[Logits], Tensor]:
-    """A gate on the primary's logits (GaC's Eq. 5): it opens where the largest probability is at most a threshold.
-
-    Args:
-        tables: The primary's side of the joint vocabulary.
-        threshold: A probability.
-    """
+    """A gate on the primary's logits (GaC's Eq. 5): it opens where the largest probability is at most a threshold."""
 
     def needs_others(logits: Logits) -> Tensor:
         if not isinstance(logits, Tensor):
