@@ -13,32 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from advisor.tasks import Task, data_files, load_task
+from advisor.tasks import data_files
 from advisor.tasks.tables.rows import LeftOut, columns_of, rows_of, saved_rows
 from ensemble.errors import InputError
 from tests.excel import write_book
+from tests.taskfiles import load, refusal
 
 ROWS = [{"id": "007", "question": "one, or\ntwo?", "answer": 1}, {"id": "008", "question": 'say "é"', "answer": 2}]
-
-
-def load(folder: Path, name: Any, **keys: Any) -> Task:
-    content = {
-        "name": "sums",
-        "data": name if isinstance(name, dict) else {"dev": name, "held_out": name},
-        "prompt": "{{question}}",
-        "reference": "{{answer}}",
-        "metric": "exact_match",
-        **keys,
-    }
-    (folder / "sums.yaml").write_text(json.dumps(content), encoding="utf-8")
-    return load_task(folder / "sums.yaml", split="dev" if isinstance(name, dict) else "held_out")
-
-
-def refusal(folder: Path, name: Any, **keys: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        load(folder, name, **keys)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def csv_text(mark: str = ",") -> str:

@@ -12,28 +12,8 @@ from typing import Any
 
 import pytest
 
-from advisor.tasks import Task, data_files, load_task
-from ensemble.errors import InputError
-
-
-def load(folder: Path, data: dict[str, Any], *, options: dict[str, Any] | None = None, **keys: Any) -> Task:
-    content = {
-        "name": "sums",
-        "data": data,
-        "prompt": "{{question}}",
-        "reference": "{{answer}}",
-        "metric": "exact_match",
-        **keys,
-    }
-    (folder / "sums.yaml").write_text(json.dumps(content), encoding="utf-8")
-    return load_task(folder / "sums.yaml", **(options or {}))
-
-
-def refusal(folder: Path, data: dict[str, Any], *, options: dict[str, Any] | None = None, **keys: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        load(folder, data, options=options, **keys)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+from advisor.tasks import data_files, load_task
+from tests.taskfiles import load, refusal
 
 
 def files(name: Any) -> dict[str, Any]:

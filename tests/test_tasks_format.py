@@ -10,22 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from advisor.tasks import Task, load_task, templates
 from advisor.tasks.schema import TaskFile
 from advisor.tasks.task import Score, clusters_of
 from ensemble.common.schema import json_schema
 from ensemble.errors import InputError
+from tests import taskfiles
 
 RECORDS = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1, 9)]
-REFUNDS: dict[str, Any] = {
-    "name": "refunds",
-    "data": {"dev": "dev.jsonl", "held_out": "test.jsonl"},
-    "prompt": "Question: {{question}}\nAnswer:",
-    "reference": "{{answer}}",
-    "metric": "number",
-}
+DATA = {"dev": "dev.jsonl", "held_out": "test.jsonl"}
+USUAL = {"prompt": "Question: {{question}}\nAnswer:", "metric": "number"}
 
 
 @pytest.fixture
@@ -35,29 +30,21 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def load(folder: Path, chosen: str = "", **keys: Any) -> Task:
+    return taskfiles.load(folder, chosen=chosen, **{"data": DATA, **USUAL, **keys})
+
+
+def refusal(folder: Path, **keys: Any) -> str:
+    return taskfiles.refusal(folder, **{"data": DATA, **USUAL, **keys})
+
+
 def write_records(path: Path, records: list[Any]) -> None:
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
 
-def load(
-    folder: Path, chosen: str = "", *, options: dict[str, Any] | None = None, without: str = "", **keys: Any
-) -> Task:
-    content = {key: value for key, value in {**REFUNDS, **keys}.items() if key != without}
-    (folder / "refunds.yaml").write_text(yaml.safe_dump(content, allow_unicode=True), encoding="utf-8")
-    return load_task(f"{folder / 'refunds.yaml'}{chosen}", **(options or {}))
-
-
-def refusal(folder: Path, *, options: dict[str, Any] | None = None, without: str = "", **keys: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        load(folder, options=options, without=without, **keys)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
-
-
 def test_a_task_of_ones_own_needs_five_keys(folder: Path) -> None:
     task = load(folder)
-    assert (task.name, task.metric, task.split, task.shots, task.stop) == ("refunds", "number", "dev", 0, ())
+    assert (task.name, task.metric, task.split, task.shots, task.stop) == ("sums", "number", "dev", 0, ())
     example = task.examples[0]
     assert (example.id, example.prompt, example.reference) == ("dev-0", "Question: What is 1 + 1?\nAnswer:", "2")
     assert task.score(example, "2.0").value == 1
@@ -241,9 +228,9 @@ def test_the_cluster_changes_the_fingerprint_and_no_prompt(folder: Path) -> None
 
 def test_the_fingerprint_follows_the_content_and_not_the_layout(folder: Path) -> None:
     fingerprint = load(folder).fingerprint
-    text = (folder / "refunds.yaml").read_text(encoding="utf-8")
-    (folder / "refunds.yaml").write_text(f"# a comment\n{text}", encoding="utf-8")
-    assert load_task(folder / "refunds.yaml").fingerprint == fingerprint
+    text = (folder / "sums.yaml").read_text(encoding="utf-8")
+    (folder / "sums.yaml").write_text(f"# a comment\n{text}", encoding="utf-8")
+    assert load_task(folder / "sums.yaml").fingerprint == fingerprint
     assert load(folder, max_new_tokens=7).fingerprint != fingerprint
     assert load(folder, options={"split": "held_out"}).fingerprint != fingerprint
     write_records(folder / "dev.jsonl", RECORDS[:4])
@@ -252,7 +239,7 @@ def test_the_fingerprint_follows_the_content_and_not_the_layout(folder: Path) ->
 
 def test_the_signature_says_how_a_number_came_about(folder: Path) -> None:
     signature = load(folder, options={"shots": 1, "seed": 3, "limit": 2}).signature
-    assert str(signature).startswith("task:refunds|metric:number|split:dev|n:2|shots:1|seed:3|prompt:")
+    assert str(signature).startswith("task:sums|metric:number|split:dev|n:2|shots:1|seed:3|prompt:")
     assert "|rules:2|unite-advisor:" in str(signature)
     assert "|sacrebleu:" in str(load(folder, metric="bleu").signature)
 
@@ -272,14 +259,14 @@ def test_importing_tasks_loads_no_heavy_library() -> None:
 
 @pytest.mark.parametrize("key", ["name", "data", "prompt", "reference", "metric"])
 def test_a_missing_key_is_named(folder: Path, key: str) -> None:
-    assert f"refunds.yaml: {key} is missing" in refusal(folder, without=key)
+    assert f"sums.yaml: {key} is missing" in refusal(folder, without=key)
 
 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"promt": "x"}, "refunds.yaml: promt is not a known key"),
-        ({"data": {"dev": "dev.jsonl"}}, "refunds.yaml: data.held_out is missing"),
+        ({"promt": "x"}, "sums.yaml: promt is not a known key"),
+        ({"data": {"dev": "dev.jsonl"}}, "sums.yaml: data.held_out is missing"),
         ({"data": {"hub": "x", "dev": "a", "held_out": "b", "splits": "c"}}, "data.splits is not a known key"),
         ({"data": ["dev.jsonl"]}, "data should be an object"),
         ({"name": 3}, "name should be text"),
@@ -289,11 +276,11 @@ def test_a_missing_key_is_named(folder: Path, key: str) -> None:
         ({"reference": []}, "reference should be a text or a list of texts, none of them empty"),
         ({"metric": "accuracy"}, "metric 'accuracy' is not known; choose among bleu, choice, chrf"),
         ({"metric": "choice"}, "choices and `metric: choice` go together"),
-        ({"metric": "contains", "decimal": ","}, "refunds.yaml: decimal goes with `metric: number`; leave it out"),
+        ({"metric": "contains", "decimal": ","}, "sums.yaml: decimal goes with `metric: number`; leave it out"),
         ({"metric": "contains", "extract": "last_number"}, "extract: last_number goes with `metric: number`; leave it"),
         ({"metric": "contains", "normalise": "squad"}, "normalise goes with `metric: exact_match`; leave it out"),
-        ({"decimal": ";"}, "refunds.yaml: decimal should be . or ,"),
-        ({"extract": "answer is ("}, "refunds.yaml: extract is not a regular expression that can be used: "),
+        ({"decimal": ";"}, "sums.yaml: decimal should be . or ,"),
+        ({"extract": "answer is ("}, "sums.yaml: extract is not a regular expression that can be used: "),
         ({"stop": [""]}, "stop should be a text or a list of texts"),
         ({"max_new_tokens": 0}, "max_new_tokens should be a whole number from 1 to"),
         ({"shots": "four"}, "shots should be a whole number"),
@@ -308,10 +295,10 @@ def test_a_wrong_key_is_named_with_the_file(folder: Path, keys: dict[str, Any], 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name: a\nprompt: {{question}}\n", "refunds.yaml:2: not valid YAML: found unhashable key; quote text"),
-        ("name: a\n  prompt: b\n", "refunds.yaml:2: not valid YAML"),
+        ("name: a\nprompt: {{question}}\n", "sums.yaml:2: not valid YAML: found unhashable key; quote text"),
+        ("name: a\n  prompt: b\n", "sums.yaml:2: not valid YAML"),
         ("name: a\nname: b\n", "the key name is given twice"),
-        ("name: &a b\nprompt: *a\n", "refunds.yaml:2: not valid YAML: aliases"),
+        ("name: &a b\nprompt: *a\n", "sums.yaml:2: not valid YAML: aliases"),
         ("- name\n", "must hold keys with values"),
         ("", "must hold keys with values"),
         ("prompt: \x00", "not valid YAML"),
@@ -326,9 +313,9 @@ def test_a_wrong_key_is_named_with_the_file(folder: Path, keys: dict[str, Any], 
     ],
 )
 def test_a_broken_file_is_refused_with_its_line(folder: Path, text: str, message: str) -> None:
-    (folder / "refunds.yaml").write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=r"refunds\.yaml") as caught:
-        load_task(folder / "refunds.yaml")
+    (folder / "sums.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=r"sums\.yaml") as caught:
+        load_task(folder / "sums.yaml")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -373,7 +360,7 @@ def test_a_reference_that_the_metric_cannot_use_is_named_with_its_line(folder: P
     [
         ("gsm9k", "there is no task 'gsm9k'; did you mean gsm8k? `advisor tasks` lists them"),
         ("qqqqqq", "there is no task 'qqqqqq'; `advisor tasks` lists them"),
-        ("nowhere/refunds.yaml", "there is no task file nowhere/refunds.yaml"),
+        ("nowhere/sums.yaml", "there is no task file nowhere/sums.yaml"),
         ("", "there is no task ''"),
         ("a" * 5000, "there is no task 'aaa"),
         ("a" * 5000 + ".yaml", "there is no task file aaa"),
