@@ -107,12 +107,7 @@ class JoinedLogs:
         return self.part("dev", dev, seed), self.part("held_out", held_out, seed)
 
     def split(self, seed: int, size: int = DEV_SIZE) -> tuple[list[int], list[int]]:
-        """The numbers of the dev questions, and of the held-out ones; the questions of a cluster stay together.
-
-        Args:
-            seed: Of the draw.
-            size: Dev questions, at least 1; half of all if that is fewer.
-        """
+        """The numbers of the dev questions (half of all at most), and of the others; a cluster stays together."""
         n = len(self.examples)
         # Without clusters each question is a cluster of one.
         labels = self.clusters or tuple(map(str, range(n)))

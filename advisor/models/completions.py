@@ -81,9 +81,8 @@ def generate(
 ) -> tuple[Response, Mapping[str, Any]]:
     """Let a model continue a prompt; return the response, and the JSON object that the server sent.
 
-    Token ids go to ``/completions`` as they are, without penalties. With `chat` the prompt, which may be a
-    conversation, goes through the chat template on the server. `marked` says that special tokens mark the model's
-    thinking, so the text must show them.
+    With `chat` the prompt goes through the chat template on the server. `marked` says that special tokens mark the
+    model's thinking, so the text must show them.
     """
     from ensemble.servers.schema import ChatChoice, ChatCompletion, Completion
 

@@ -59,10 +59,7 @@ class DataSource:
         """The data set of the hub that was read, with its commit."""
 
     def split_of(self, role: str) -> str:
-        """Name of the split that serves as ``dev``, ``held_out`` or ``shots``; any other name is itself a split.
-
-        Shots come from the split of dev if the task names no split for them.
-        """
+        """Name of the split that serves as ``dev``, ``held_out`` or ``shots`` (else dev's); others are splits."""
         # First, so that local files may be divided in another way than the splits of the hub.
         if role in self._splits:
             return role
@@ -119,11 +116,7 @@ class FileSource(DataSource):
 
 
 class HubSource(DataSource):
-    """The splits of a data set of the hub, or of a folder that `datasets` reads.
-
-    data: {hub: openai/gsm8k, config: main, dev: train, held_out: test}
-    data: {hub: ./exported, dev: train, held_out: test}       # a folder relative to the task file
-    """
+    """The splits of a data set of the hub, or of a folder relative to the task file that `datasets` reads."""
 
     packages: tuple[str, ...] = ("datasets",)
 
@@ -285,18 +278,19 @@ def one_line_errors(what: str, way_out: str) -> Iterator[None]:
 
 
 def open_source(spec: DataSpec, file: Path, data_dir: Path | None) -> DataSource:
-    """Choose the source: the task's own files, else files below ``data_dir`` if it is given, else the hub.
-
-    A task's own files are looked for in ``data_dir`` first, and then beside the task file.
-    """
+    """The task's own files, in ``data_dir`` or else beside the task file; else ``data.local`` below it, or the hub."""
     if data_dir is not None and not data_dir.is_dir():
-        paths = spec.files or spec.local
-        raise InputError(f"{data_dir} is not a folder; give --data the folder that holds {_first_path(paths)}")
+        first = _first_path(spec.files or spec.local)
+        raise InputError(f"{data_dir} is not a folder; give --data the folder that holds {first}")
     if spec.files:
         beside = {split: (file.parent, files) for split, files in spec.files.items()}
         if data_dir is None:
             return FileSource(spec, file, beside, f"correct the path in {file}")
-        given = {split: (data_dir, files) for split, files in spec.files.items() if _are_in(data_dir, files)}
+        given = {
+            split: (data_dir, files)
+            for split, files in spec.files.items()
+            if (paths := _paths(data_dir, files)) and all(map(exists, paths))
+        }
         if not given:
             names = ", ".join(dict.fromkeys(path for files in spec.files.values() for path in _names(files)))
             raise InputError(f"--data {data_dir}: this folder has none of the files of {file} ({names}); add them")
@@ -318,6 +312,10 @@ def open_source(spec: DataSpec, file: Path, data_dir: Path | None) -> DataSource
     return HubSource(spec, file, spec.hub)
 
 
+def _first_path(splits: Mapping[str, Files]) -> str:
+    return next((path for files in splits.values() for path in _names(files)), "the data")
+
+
 def _names(files: Files) -> Sequence[str]:
     """The paths of a split, as the task file has them."""
     return [files] if isinstance(files, str) else [*files.values()]
@@ -328,12 +326,6 @@ def _paths(folder: Path, files: Files) -> list[Path]:
     if isinstance(files, str) and "*" in files:
         return sorted(folder.glob(files))
     return [folder / path for path in _names(files)]
-
-
-def _are_in(folder: Path, files: Files) -> bool:
-    """Whether a folder has all files of a split."""
-    paths = _paths(folder, files)
-    return bool(paths) and all(exists(path) for path in paths)
 
 
 def _files_within(paths: Iterable[Path]) -> list[Path]:
@@ -378,10 +370,6 @@ def _holds(condition: Template, record: Record) -> bool:
     if not isinstance(value, bool):
         raise InputError(f"{record.place}: its condition under where gives {str(value)[:60]!r}; make it true or false")
     return value
-
-
-def _first_path(splits: Mapping[str, Files]) -> str:
-    return next((path for files in splits.values() for path in _names(files)), "the data")
 
 
 class _Loader(yaml.SafeLoader):

@@ -76,8 +76,12 @@ def load_lm_eval_task(
     metric = "choice" if by_likelihood else f"{measure},{filter_name}"
     # Functions are in it by their source; the repr of other values has an address, which changes from run to run.
     config = json.dumps(task.dump_config(), sort_keys=True, default=lambda value: type(value).__qualname__)
+    from lm_eval.models.utils import normalize_gen_kwargs
+
+    ends = normalize_gen_kwargs({"do_sample": False, **(task.config.generation_kwargs or {})})
+    stop = () if by_likelihood else tuple(dict.fromkeys(each for each in ends["until"] if each))
     # Nothing is generated for options, but a task needs at least one token.
-    stop, tokens = ((), 1) if by_likelihood else _ends(task)
+    tokens = 1 if by_likelihood else int(ends["max_gen_toks"])
     versions = [(package, version(package)) for package in ("unite-advisor", "lm_eval", "datasets")]
     return Task(
         name=f"{LM_EVAL}{plain}",
@@ -116,14 +120,6 @@ def _shots(name: str, task: Any, shots: int | None) -> int:
     if task.config.num_fewshot == 0:
         raise InputError(f"--shots {shots}: lm_eval:{name} has none by its definition; leave the option out")
     return shots
-
-
-def _ends(task: Any) -> tuple[tuple[str, ...], int]:
-    """The stop strings and the maximum number of tokens, as lm-eval reads them."""
-    from lm_eval.models.utils import normalize_gen_kwargs
-
-    settings = normalize_gen_kwargs({"do_sample": False, **(task.config.generation_kwargs or {})})
-    return tuple(dict.fromkeys(stop for stop in settings["until"] if stop)), int(settings["max_gen_toks"])
 
 
 _OUTPUTS = {
@@ -250,11 +246,7 @@ def _members(name: str, manager: Any) -> Iterator[str]:
 def choose_questions(
     name: str, task: Any, split: str, *, shots: int, limit: int | None, seed: int
 ) -> tuple[tuple[Example, ...], dict[str, Doc], tuple[str, ...]]:
-    """Choose the questions of a split, and make their prompts.
-
-    Returns:
-        The questions, lm-eval's record of each by the question's id, and notes on what was left out.
-    """
+    """The questions of a split with their prompts, lm-eval's record of each by its id, and notes."""
     splits = Splits(name, task)
     notes: list[str] = []
     role = splits.dev if split == "dev" else splits.held_out if split == "held_out" else split
@@ -266,7 +258,8 @@ def choose_questions(
         if role == splits.held_out:
             notes.append(f"dev: {len(dev)} of the {len(docs)} questions that it shares with held_out")
     elif split == "held_out":
-        taken = splits.texts(dev)
+        own = splits.docs(splits.dev)
+        taken = {_text(task, own[place]) for place in dev}
         places = list(islice((place for place in order if _text(task, docs[place]) not in taken), limit))
     else:
         places = order
@@ -322,11 +315,6 @@ class Splits:
         count = len(self.docs(self.dev))
         most = count // 2 if self.dev == self.held_out else count
         return random.Random(seed).sample(range(count), count)[: min(_DEV, most)]
-
-    def texts(self, places: Sequence[int]) -> set[str]:
-        """The texts that identify dev questions."""
-        docs = self.docs(self.dev)
-        return {_text(self._task, docs[place]) for place in places}
 
 
 def _prompts(task: Any, docs: Sequence[Doc], places: Sequence[int], shots: int, seed: int) -> Iterator[str]:

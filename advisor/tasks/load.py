@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from advisor.tasks.data_files import TABLES, data_suffix
 from advisor.tasks.data_sources import DataSource, open_source
 from advisor.tasks.metrics import RULES, get_metric, plugins, runs_code
-from advisor.tasks.questions import Question, QuestionBank, draw_shots, limited, outside_clusters, sample, without
+from advisor.tasks.questions import Question, QuestionBank, draw_shots, outside_clusters, sample, seeded, without
 from advisor.tasks.task import LM_EVAL, Signature, Task, fingerprint, sha256
 from advisor.tasks.task_file import TaskDefinition, read_definition, read_mapping
 from ensemble.common.text import did_you_mean
@@ -94,7 +94,7 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
         bank.notes.extend(sandbox.gaps())
     examples = tuple(
         example
-        for question in limited(questions, limit, seed)
+        for question in (questions if limit is None else seeded(questions, seed)[:limit])
         for example in bank.examples(question, _prefix(definition, bank, question, demonstrations))
     )
     template = _prompt_template(definition, bank, demonstrations)

@@ -265,30 +265,21 @@ def without(questions: Sequence[Question], others: Collection[Question]) -> list
 
 def sample(questions: Sequence[Question], size: int, seed: int) -> list[Question]:
     """The first ``size`` questions of the seeded order, back in the order of the data; of clusters at least one."""
-    if any(question.cluster is not None for question in questions):
-        chosen = _whole_clusters(questions, size, seed)
-        return [question for question in questions if question.cluster in chosen]
-    positions = {id(question): position for position, question in enumerate(questions)}
-    return sorted(seeded(questions, seed)[:size], key=lambda question: positions[id(question)])
-
-
-def outside_clusters(questions: Sequence[Question], others: Collection[Question]) -> list[Question]:
-    """The questions that share no cluster with the others, in their order."""
-    taken = {other.cluster for other in others} - {None}
-    return [question for question in questions if question.cluster not in taken]
-
-
-def limited(questions: Sequence[Question], limit: int | None, seed: int) -> list[Question]:
-    """The first ``limit`` questions in the seeded order; for None all of them, in the order of the data."""
-    return list(questions) if limit is None else seeded(questions, seed)[:limit]
-
-
-def _whole_clusters(questions: Sequence[Question], size: int, seed: int) -> set[str | None]:
     sizes = Counter(question.cluster for question in questions)
+    if set(sizes) <= {None}:
+        positions = {id(question): position for position, question in enumerate(questions)}
+        return sorted(seeded(questions, seed)[:size], key=lambda question: positions[id(question)])
     chosen, count = set[str | None](), 0
     # As for questions, a key of each label alone: a new cluster moves no other.
     for label in sorted(sizes, key=lambda label: hashlib.sha256(f"{seed}\n{label}".encode()).digest()):
         if count + sizes[label] <= size:
             chosen.add(label)
             count += sizes[label]
-    return chosen or {min(sizes, key=lambda label: sizes[label])}
+    chosen = chosen or {min(sizes, key=lambda label: sizes[label])}
+    return [question for question in questions if question.cluster in chosen]
+
+
+def outside_clusters(questions: Sequence[Question], others: Collection[Question]) -> list[Question]:
+    """The questions that share no cluster with the others, in their order."""
+    taken = {other.cluster for other in others} - {None}
+    return [question for question in questions if question.cluster not in taken]

@@ -55,10 +55,6 @@ def _field(value: Any, info: ValidationInfo) -> Any:
     return _template(text if "{" in text else f"{{{{{text}}}}}", info)
 
 
-def _stop(value: Any) -> tuple[str, ...]:
-    return () if value == [] else _texts(value)
-
-
 def _scale(value: Any) -> tuple[int, int]:
     is_pair = isinstance(value, list) and len(value) == 2 and all(type(end) is int for end in value)
     if not is_pair or not 0 <= value[0] < value[1] <= 1000:
@@ -72,7 +68,9 @@ Text = Annotated[str, PlainValidator(_text), _TEXT]
 TextTemplate = Annotated[Template, PlainValidator(_template), _TEXT]
 FieldTemplate = Annotated[Template, PlainValidator(_field), _TEXT]
 Templates = Annotated[tuple[Template, ...], PlainValidator(_templates), WithJsonSchema(_LISTED)]
-StopTexts = Annotated[tuple[str, ...], PlainValidator(_stop), WithJsonSchema(_LISTED)]
+StopTexts = Annotated[
+    tuple[str, ...], PlainValidator(lambda value: () if value == [] else _texts(value)), WithJsonSchema(_LISTED)
+]
 Whole = Annotated[
     int, Field(strict=True), must(lambda value: 0 <= value <= _MOST, f"a whole number from 0 to {_MOST:,}")
 ]

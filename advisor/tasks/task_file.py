@@ -89,13 +89,9 @@ class Texts:
         """An error about one key."""
         return InputError(f"{self.file}: {key} {message}")
 
-    def template(self, key: str, source: str) -> Template:
-        """The template of a text under a key."""
-        return Template(source, file=self.file, key=key)
-
     def of_mapping(self, key: str, sources: Mapping[str, str]) -> dict[str, Template]:
         """The templates of a mapping's texts, by their keys."""
-        return {name: self.template(f"{key}.{name}", source) for name, source in sources.items()}
+        return {name: Template(source, file=self.file, key=f"{key}.{name}") for name, source in sources.items()}
 
     def pattern(self, key: str, pattern: str | None) -> str | None:
         """A regular expression under a key, after a check that it can be used; None for None."""
@@ -108,13 +104,13 @@ class Texts:
         """A text under a key with ``{{variant}}`` filled in; None for None."""
         if source is None or "{" not in source:
             return source
-        return self.template(key, source).text(Record({"variant": variant}, "the variant in the task's name"))
+        return Template(source, file=self.file, key=key).text(
+            Record({"variant": variant}, "the variant in the task's name")
+        )
 
     def check_path(self, key: str, path: str) -> str:
-        """Check that a path stays within the folder that it starts from, as far as its text tells; gives the path.
-
-        Task files are shared. One that names a file elsewhere could put private files into prompts and reports.
-        """
+        """Check that a path stays within the folder that it starts from, as far as its text tells; gives the path."""
+        # Task files are shared. One that names a file elsewhere could put private files into prompts and reports.
         if len(path) > _LONGEST_PATH:
             raise self.error(key, f"is longer than {_LONGEST_PATH:,} characters; give a shorter path")
         parts = PurePosixPath(path).parts
@@ -132,14 +128,7 @@ class Texts:
 
 
 def read_definition(path: Path, variant: str | None, *, needs_reference: bool = True) -> TaskDefinition:
-    """Read a task file.
-
-    Args:
-        path: The file.
-        variant: The text after the colon of the task's name: a variant, a form, or both (``anatomy:texts``). None
-            takes the file's ``variant`` and its first form.
-        needs_reference: Whether ``reference`` may not be missing.
-    """
+    """Read a task file; the `variant` may also be a form, or both (``anatomy:texts``). By default forms, the first."""
     # The child process imports this module, and its time counts.
     from advisor.tasks.schema import TaskFile
     from ensemble.common.schema import validated
@@ -236,7 +225,7 @@ def rubric_of(judge: JudgeSettings, texts: Texts) -> Rubric:
         raise texts.error(
             "judge.scale", "should be two whole numbers from 0 to 9 with `verdict: likelihood`; correct it"
         )
-    named = texts.template("judge.prompt", judge.prompt).named
+    named = Template(judge.prompt, file=texts.file, key="judge.prompt").named
     responses = _SHOWN[judge.mode]
     if unknown := named - responses - _FIELDS:
         known = ", ".join(sorted(responses | _FIELDS))

@@ -44,11 +44,7 @@ class Columns:
         raise InputError(f"there is no column '{given}'; choose among {self.listed()}")
 
     def add(self, expression: str, read: Callable[[Template, Record], object] = Template.value) -> str | None:
-        """Add what an expression of a template gives for each record, and None where it fails, as a column.
-
-        Returns:
-            The expression; None if it is of no use for most records.
-        """
+        """Add what an expression gives for each record as a column; its name, or None if most records give nothing."""
         values = self._each(expression, read)
         if sum(bool(texts_of(value)) for value in values) <= self.count / 2:
             return None
@@ -215,10 +211,7 @@ Texts = Sequence[Sequence[str]]
 
 
 def answer_template(reference: str, texts: Texts) -> tuple[str, Texts, str]:
-    """The template of the accepted texts, these texts, and why.
-
-    It is the whole reference, the end of a worked solution, or a text without its quotation marks.
-    """
+    """The template of the accepted texts (all, the end of a worked solution, or without quotation marks), and why."""
     single = [items[0] for items in texts if len(items) == 1]
     if not texts or len(single) < len(texts):
         return f"{{{{{reference}}}}}", texts, ""
@@ -237,10 +230,7 @@ def answer_template(reference: str, texts: Texts) -> tuple[str, Texts, str]:
 
 
 def decimal_mark(columns: Columns, question: str, reference: str, texts: Texts, given: str | None) -> str | None:
-    """The decimal mark of references that are numbers, ``.`` or ``,``; None if not all are numbers of one unit.
-
-    It is an error if they have both marks, or points of which nothing says what they mean.
-    """
+    """The decimal mark of references that are numbers of one unit; an error if they have both, or it is unclear."""
     numbers = _numbers([text for items in texts for text in items])
     if numbers is None:
         return None

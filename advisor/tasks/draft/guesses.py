@@ -345,10 +345,7 @@ def _as_list(columns: Columns, name: str) -> str | None:
 
 
 def _choice_reference(columns: Columns, reference: str, found: Guess) -> tuple[str, str] | None:
-    """The template of the right option, and what to score; None if the values of the reference are no options.
-
-    Where the right option is always in one place, the options are shuffled.
-    """
+    """The template of the right option, and what to score; None if the values of the reference are no options."""
     options = found.options
     if not options:
         return None
@@ -378,6 +375,7 @@ def _choice_reference(columns: Columns, reference: str, found: Guess) -> tuple[s
     else:
         return None
     is_text = sum(named[n][0] in lists[n] for n in used if named[n]) > len(used) / 2
+    # A right option that is always in one place would be known by it.
     if len(used) >= _FEW and len(set(places)) == 1:
         form = f"({options[0]} | options)[{places[0]}]" if len(options) == 1 else options[places[0] or 0]
         others = f"({', '.join(options[1:])})" if len(options) > 1 else ""

@@ -68,11 +68,9 @@ def stem_of(path: Path) -> str:
 
 
 def kind_of(head: bytes, path: Path) -> str | None:
-    """The kind of a table: ``csv``, ``json``, ``lines``, ``parquet`` or ``excel``; None for other files.
+    """The kind of a table by its decompressed head; None for other files.
 
-    Args:
-        head: The start of the file, decompressed.
-        path: The file; its extension decides only whether text is CSV, and the members of a zip file are looked up.
+    The extension decides only whether text is CSV, and the members of a zip file are looked up.
     """
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
     if head.startswith(b"PAR1"):
@@ -149,8 +147,13 @@ def library_rows(kind: str, path: Path, columns: Sequence[str]) -> Iterator[Row]
     reading = _call_library(path, "open_rows", kind, str(path), list(columns))
     try:
         while batch := _call_library(path, "next_rows", reading):
-            numbers, columns_of_batch = batch
-            for number, *values in zip(numbers, *map(_expanded, columns_of_batch), strict=True):
+            numbers, given = batch
+            # Each text is one object, however often it occurs.
+            cells = [
+                each if isinstance(each, list) else [None if n is None else each["values"][n] for n in each["indices"]]
+                for each in given
+            ]
+            for number, *values in zip(numbers, *cells, strict=True):
                 yield dict(zip(columns, values, strict=True)), f"{path} (row {number})"
     except GeneratorExit:
         _call_library(path, "close_rows", reading)
@@ -163,13 +166,6 @@ def _call_library(path: Path, function: str, *arguments: Any) -> Any:
         return process.call(f"advisor.tasks.tables.libraries:{function}", *arguments, seconds=LIBRARY_SECONDS)
     except LimitExceededError as error:
         raise InputError(f"{path}: {error}; give another file, or a smaller part of it") from error
-
-
-def _expanded(column: Any) -> list[Any]:
-    if isinstance(column, list):
-        return column
-    # Each text is one object, however often it occurs.
-    return [None if index is None else column["values"][index] for index in column["indices"]]
 
 
 def _objects(path: Path, kind: str, notes: Notes) -> Iterator[Row]:

@@ -168,10 +168,7 @@ def json_lines(path: Path, notes: Notes | None) -> Iterator[tuple[dict[str, Any]
 def json_items(path: Path, prefix: str = "item") -> Iterator[tuple[Any, str]]:
     """The elements of a JSON list, one at a time, and the place of each. NaN and infinite numbers are read.
 
-    Args:
-        path: The file.
-        prefix: Where the elements are: ``item`` if the file is a list, ``samples.item`` if it is an object with the
-            list ``samples``, ``status`` for one value of an object.
+    With the prefix ``samples.item`` it is a list in an object, with ``status`` one value of an object.
     """
     number = 0
     try:
