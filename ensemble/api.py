@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Literal, cast
 
 from ensemble.common.files import default_cache_dir
 from ensemble.common.grammar import Grammar
-from ensemble.decode.decoder import Decoder, OneByOne, PromptDecoder, PromptMethod, make_drafter
+from ensemble.decode.decoder import Decoder, PromptDecoder, PromptMethod, make_drafter
 from ensemble.decode.sequences import Generation, Pieces
 from ensemble.decode.settings import Batch, Settings, check_text
 from ensemble.decode.thinking import THINKING_DRAFT, Thinker, ThinkingDecoder
@@ -254,7 +254,10 @@ class Ensemble:
             MemberError: No token could be chosen for a prompt, for example because a member's logits are NaN. It is
                 raised after the other generations, which are the same as without this prompt.
         """
-        return iter(self._decode(prompts, settings, batch or Batch()))
+        batch = batch or Batch()
+        if self._weights_of_prompt:
+            return self._one_by_one(prompts, settings, batch)
+        return iter(self._decode(prompts, settings, batch))
 
     def decoder(self, batch: Batch | None = None) -> Decoder:
         """A decoder without prompts; its caller adds and removes them one by one.
@@ -309,7 +312,11 @@ class Ensemble:
         See :meth:`generate` for the arguments.
         """
         settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed, top_k=top_k, grammar=grammar)
-        decoder = self._decode([self.encode(prompt)], settings, Batch(size=1, deterministic=deterministic))
+        encoded, batch = self.encode(prompt), Batch(size=1, deterministic=deterministic)
+        if self._weights_of_prompt:
+            decoder: PromptDecoder = self._started(0, encoded, settings, batch, 1)
+        else:
+            decoder = self._decode([encoded], settings, batch)
         return _pieces(decoder, Pieces([string.encode() for string in stop]))
 
     def score(self, prompt: Prompt, options: Sequence[str]) -> list[float]:
@@ -447,18 +454,23 @@ class Ensemble:
                     "it takes no grammar; use a token-level one, such as unite", of=f"method {self.method}"
                 )
             return self._made(prompts, settings, batch)
-        draws: Counter[tuple[int, ...]] = Counter()
-        starts: dict[int, Callable[[], Decoder]] = {}
         decoder = self._decoder(self._made, batch)
-        # Prompts of similar length are decoded together, so that little of a batch is padding.
-        for number, prompt in sorted(enumerate(prompts), key=lambda item: -len(item[1][0])):
-            ids = tuple(prompt[0])
-            draws[ids] += 1
-            if self._weights_of_prompt:
-                starts[number] = partial(self._started, number, prompt, settings, batch, draws[ids])
-            else:
-                decoder.add(number, prompt, settings, draws[ids])
-        return OneByOne(starts) if self._weights_of_prompt else decoder
+        for number, prompt, draw in _numbered(prompts):
+            decoder.add(number, prompt, settings, draw)
+        return decoder
+
+    def _one_by_one(
+        self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch
+    ) -> Iterator[tuple[int, Generation]]:
+        """Continue prompts, each with the weights that it decides; a MemberError is raised after the others."""
+        failure: MemberError | None = None
+        for number, prompt, draw in _numbered(prompts):
+            try:
+                yield from self._started(number, prompt, settings, batch, draw)
+            except MemberError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def _started(self, number: int, prompt: list[list[int]], settings: Settings, batch: Batch, draw: int) -> Decoder:
         """A decoder with one prompt, which decides the weights."""
@@ -502,6 +514,16 @@ def _strings(stop: Sequence[str]) -> tuple[str, ...]:
     if isinstance(stop, str):
         raise InputError(f"stop is {stop!r}; give a list of strings, none of them empty")
     return tuple(stop)
+
+
+def _numbered(prompts: Sequence[list[list[int]]]) -> Iterator[tuple[int, list[list[int]], int]]:
+    """Each prompt with its number, and how often it occurred so far, which decides its draws."""
+    draws: Counter[tuple[int, ...]] = Counter()
+    # Prompts of similar length are decoded together, so that little of a batch is padding.
+    for number, prompt in sorted(enumerate(prompts), key=lambda item: -len(item[1][0])):
+        ids = tuple(prompt[0])
+        draws[ids] += 1
+        yield number, prompt, draws[ids]
 
 
 def _pieces(decoder: PromptDecoder, pieces: Pieces) -> Iterator[str]:

@@ -18,8 +18,8 @@ from advisor.commands import check
 from advisor.models.run_config import read_numbers
 from advisor.run.folder import Run
 from advisor.strategies.strategy import Decoded
-from ensemble import Ensemble, Generation
-from ensemble.decode.decoder import OneByOne, PromptDecoder
+from ensemble import Ensemble
+from ensemble.decode.settings import Settings
 from ensemble.errors import InputError, MemberError
 from ensemble.models.load import load_member, member_of
 from ensemble.models.member import Member
@@ -112,27 +112,20 @@ def test_a_model_with_an_encoder_has_no_perplexity_of_the_prompt(tmp_path: Path)
         ensemble.generate(PROMPTS[:1])
 
 
-def test_a_prompt_that_fails_does_not_end_the_others() -> None:
-    class Fails(PromptDecoder):
-        done, running = False, {}
+def test_a_prompt_that_fails_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ensemble, found = weighed("perplexity", tmp_path), []
+    start = ensemble._started
 
-        def step(self) -> list[tuple[int, Generation | MemberError]]:
-            raise AssertionError
+    def started(number: int, *more: Any) -> Any:
+        if number == 0:
+            raise MemberError("it failed")
+        return start(number, *more)
 
-    class Writes(Fails):
-        done = True
-
-        def step(self) -> list[tuple[int, Generation | MemberError]]:
-            return [(1, Generation("text", (), "eos"))]
-
-    def fail() -> PromptDecoder:
-        raise MemberError("it failed")
-
-    made = []
+    monkeypatch.setattr(ensemble, "_started", started)
     with pytest.raises(MemberError, match="it failed"):
-        for item in OneByOne({0: fail, 1: Writes}):
-            made.append(item)  # kept although the loop ends by an error
-    assert made == [(1, Generation("text", (), "eos"))]
+        for number, _ in ensemble.generate_each([ensemble.encode(prompt) for prompt in PROMPTS], Settings(4)):
+            found.append(number)  # kept although the loop ends by an error
+    assert sorted(found) == [1, 2]
 
 
 # In the commands

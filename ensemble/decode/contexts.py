@@ -116,8 +116,12 @@ class Contexts:
         """Let the members read drafts, and cut each where one gives no logits; ``own`` is of a primary that drafted."""
         # The other members' readers after each text, and after its drafted tokens up to one that fits no more.
         readers = [list(self._places(sequence, draft)) for sequence, draft in zip(self.sequences, drafts, strict=True)]
+        own_states = [
+            [[*sequence.tokens, *tokens[:place]] for place in range(len(tokens) + 1)]
+            for sequence, tokens in zip(self.sequences, drafts, strict=True)
+        ]
         # A member that reads fewer places limits them all, since a step needs every member's logits.
-        read = [self._check(0, self._own_states(drafts), running)] if own is None else [own]
+        read = [self._check(0, own_states, running)] if own is None else [own]
         for n in range(1, len(self._members)):
             read.append(self._check(n, [[place[n - 1].ids for place in each] for each in readers], running))
         places = [min(counts) for counts in zip(map(len, readers), *(counts for counts, _ in read), strict=True)]
@@ -125,13 +129,6 @@ class Contexts:
         return [
             list(zip(tokens, each[1:count], strict=False))
             for tokens, each, count in zip(drafts, readers, places, strict=True)
-        ]
-
-    def _own_states(self, drafts: Sequence[list[int]]) -> list[list[list[int]]]:
-        """For each sequence, the primary's ids at each place of a draft."""
-        return [
-            [[*sequence.tokens, *tokens[:place]] for place in range(len(tokens) + 1)]
-            for sequence, tokens in zip(self.sequences, drafts, strict=True)
         ]
 
     def _places(self, sequence: RunningSequence, tokens: Sequence[int]) -> Iterator[list[Continuation]]:

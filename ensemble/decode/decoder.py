@@ -12,7 +12,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TypeAlias
 
@@ -66,40 +66,6 @@ class PromptDecoder(ABC):
 
 PromptMethod: TypeAlias = Callable[[Sequence[list[list[int]]], Settings, Batch], PromptDecoder]
 """Starts to continue prompts. Each prompt is given by its ids in every member's vocabulary."""
-
-
-class OneByOne(PromptDecoder):
-    """Continues prompts one after the other; ``starts`` make the decoder of each prompt alone."""
-
-    def __init__(self, starts: Mapping[int, Callable[[], PromptDecoder]]) -> None:
-        self._waiting = deque(starts.items())
-        self._now: tuple[int, PromptDecoder] | None = None
-
-    @property
-    def done(self) -> bool:
-        """Whether every prompt is finished."""
-        return self._now is None and not self._waiting
-
-    @property
-    def running(self) -> dict[int, bytes]:
-        """The bytes of the running text so far, by its prompt's number."""
-        if self._now is not None:
-            return self._now[1].running
-        # The next one runs at once, also if the one before failed.
-        return {number: b"" for number, _ in list(self._waiting)[:1]}
-
-    def step(self) -> list[tuple[int, Generation | MemberError]]:
-        """Decode one step of the present prompt; its number and generation if it is finished, or why it has none."""
-        if self._now is None:
-            number, start = self._waiting.popleft()
-            try:
-                self._now = number, start()
-            except MemberError as error:
-                return [(number, error)]
-        finished = self._now[1].step()
-        if self._now[1].done:
-            self._now = None
-        return finished
 
 
 class Decoder(PromptDecoder):
