@@ -61,6 +61,10 @@ def letter(n: int) -> str:
     return "ABCD"[n % 4]
 
 
+def right(n: int) -> str:
+    return COLOURS[n % 4]
+
+
 def wrong(n: int) -> list[str]:
     return [colour for colour in COLOURS if colour != COLOURS[n % 4]]
 
@@ -68,90 +72,75 @@ def wrong(n: int) -> list[str]:
 OBJECT = dict(zip("ABCD", COLOURS, strict=True))
 ONE_HOT = [[int(place == n) for place in range(4)] for n in range(4)]
 ARC = {"text": list(COLOURS), "label": list("ABCD")}
+TRUTHFUL = [{"choices": [COLOURS[n], *wrong(n)], "labels": [1, 0, 0, 0]} for n in range(4)]
+DISTRACTORS = [lambda n, place=place: wrong(n)[place] for place in range(3)]
+
+
+def of(write: Callable[[Rows], str], **fields: Any) -> str:
+    """Data with these fields in each record; functions get its number."""
+    return write(rows_of(lambda n: {name: each(n) if callable(each) else each for name, each in fields.items()}))
+
+
 OPTIONS: dict[str, str] = {
     # An object (P11).
-    "letters": lines(rows_of(lambda n: {"options": OBJECT, "answer": letter(n)})),
-    "small letters": lines(
-        rows_of(lambda n: {"options": {k.lower(): v for k, v in OBJECT.items()}, "answer": letter(n).lower()})
+    "letters": of(lines, options=OBJECT, answer=letter),
+    "small letters": of(
+        lines, options={key.lower(): each for key, each in OBJECT.items()}, answer=lambda n: letter(n).lower()
     ),
-    "numbers": lines(rows_of(lambda n: {"options": dict(zip("1234", COLOURS, strict=True)), "answer": str(n % 4 + 1)})),
-    "keys that end in letters": lines(
-        rows_of(lambda n: {"choices": {f"option_{k}": v for k, v in OBJECT.items()}, "label": letter(n)})
+    "numbers": of(lines, options=dict(zip("1234", COLOURS, strict=True)), answer=lambda n: str(n % 4 + 1)),
+    "keys that end in letters": of(
+        lines, choices={f"option_{key}": each for key, each in OBJECT.items()}, label=letter
     ),
-    "an object with a null at its end": lines(
-        rows_of(lambda n: {"options": {**OBJECT, "E": None}, "answer": letter(n)})
+    "an object with a null at its end": of(lines, options={**OBJECT, "E": None}, answer=letter),
+    "an object in a cell": of(table, options=json.dumps(OBJECT), answer=letter),
+    "an object in a cell, in Python": of(table, options=str(OBJECT), answer=right),
+    "objects in a list": of(
+        lines, choices=[{"label": key, "text": each} for key, each in OBJECT.items()], answerKey=letter
     ),
-    "an object in a cell": table(rows_of(lambda n: {"options": json.dumps(OBJECT), "answer": letter(n)})),
-    "an object in a cell, in Python": table(rows_of(lambda n: {"options": str(OBJECT), "answer": COLOURS[n % 4]})),
-    "objects in a list": lines(
-        rows_of(lambda n: {"choices": [{"label": k, "text": v} for k, v in OBJECT.items()], "answerKey": letter(n)})
-    ),
-    "ARC": lines(rows_of(lambda n: {"choices": ARC, "answerKey": letter(n)})),
-    "ARC in a cell": table(rows_of(lambda n: {"choices": str(ARC), "answerKey": letter(n)})),
+    "ARC": of(lines, choices=ARC, answerKey=letter),
+    "ARC in a cell": of(table, choices=str(ARC), answerKey=letter),
     # One text (P12).
-    "lines with letters": lines(rows_of(lambda n: {"options": lettered("{}. {}", "\n"), "answer": letter(n)})),
-    "brackets": table(rows_of(lambda n: {"options": lettered("({}) {}", " "), "answer": f"({letter(n)})"})),
-    "MathQA": table(rows_of(lambda n: {"options": lettered("{} ) {}", " , ").lower(), "correct": letter(n).lower()})),
-    "semicolons": table(rows_of(lambda n: {"choices": "; ".join(COLOURS), "answer": COLOURS[n % 4]})),
-    "bars": table(rows_of(lambda n: {"candidates": "|".join(COLOURS), "label": n % 4})),
-    "lines without letters": table(rows_of(lambda n: {"options": "\n".join(COLOURS), "answer": n % 4 + 1})),
-    "in the question": table(
-        rows_of(lambda n: {"question": f"Which has {n}, shop?\n{lettered('{}. {}', chr(10))}", "answer": letter(n)})
+    "lines with letters": of(lines, options=lettered("{}. {}", "\n"), answer=letter),
+    "brackets": of(table, options=lettered("({}) {}", " "), answer=lambda n: f"({letter(n)})"),
+    "MathQA": of(table, options=lettered("{} ) {}", " , ").lower(), correct=lambda n: letter(n).lower()),
+    "semicolons": of(table, choices="; ".join(COLOURS), answer=right),
+    "bars": of(table, candidates="|".join(COLOURS), label=lambda n: n % 4),
+    "lines without letters": of(table, options="\n".join(COLOURS), answer=lambda n: n % 4 + 1),
+    "in the question": of(
+        table, question=lambda n: f"Which has {n}, shop?\n{lettered('{}. {}', chr(10))}", answer=letter
     ),
-    "in the question, with brackets": table(
-        rows_of(lambda n: {"question": f"Which has {n}, shop? {lettered('({}) {}', ' ')}", "answer": letter(n)})
+    "in the question, with brackets": of(
+        table, question=lambda n: f"Which has {n}, shop? {lettered('({}) {}', ' ')}", answer=letter
     ),
     # A list in a cell (P13).
-    "Python": table(rows_of(lambda n: {"choices": str(list(COLOURS)), "answer": n % 4})),
-    "JSON": table(rows_of(lambda n: {"choices": json.dumps(COLOURS), "answer": COLOURS[n % 4]})),
-    "NumPy": table(rows_of(lambda n: {"choices": "['red' 'green' 'blue' 'grey']", "answer": n % 4})),
-    "a tuple": table(rows_of(lambda n: {"options": str(COLOURS), "answer": letter(n)})),
-    "letters in the list": lines(
-        rows_of(lambda n: {"options": [f"{k}){v}" for k, v in OBJECT.items()], "correct": letter(n)})
-    ),
-    "the answer with its letter": lines(
-        rows_of(lambda n: {"options": list(COLOURS), "answer": f"{letter(n)}. {COLOURS[n % 4]}"})
-    ),
-    "the word option": table(rows_of(lambda n: {**OBJECT, "answer": f"Option {letter(n)}"})),
-    "floats of pandas": table(rows_of(lambda n: {"choices": str(list(COLOURS)), "answer": float(n % 4)})),
+    "Python": of(table, choices=str(list(COLOURS)), answer=lambda n: n % 4),
+    "JSON": of(table, choices=json.dumps(COLOURS), answer=right),
+    "NumPy": of(table, choices="['red' 'green' 'blue' 'grey']", answer=lambda n: n % 4),
+    "a tuple": of(table, options=str(COLOURS), answer=letter),
+    "letters in the list": of(lines, options=[f"{key}){each}" for key, each in OBJECT.items()], correct=letter),
+    "the answer with its letter": of(lines, options=list(COLOURS), answer=lambda n: f"{letter(n)}. {right(n)}"),
+    "the word option": of(table, **OBJECT, answer=lambda n: f"Option {letter(n)}"),
+    "floats of pandas": of(table, choices=str(list(COLOURS)), answer=lambda n: float(n % 4)),
     # Right and wrong answers (P14).
-    "distractors": table(
-        rows_of(
-            lambda n: {"correct_answer": COLOURS[n % 4], **{f"distractor{i}": c for i, c in enumerate(wrong(n), 1)}}
-        )
+    "distractors": of(table, correct_answer=right, **{f"distractor{i}": each for i, each in enumerate(DISTRACTORS, 1)}),
+    "GPQA": of(
+        table, **{"Correct Answer": right, **{f"Incorrect Answer {i}": each for i, each in enumerate(DISTRACTORS, 1)}}
     ),
-    "GPQA": table(
-        rows_of(
-            lambda n: {
-                "Correct Answer": COLOURS[n % 4],
-                **{f"Incorrect Answer {i}": c for i, c in enumerate(wrong(n), 1)},
-            }
-        )
+    "Open Trivia": of(lines, correct_answer=right, incorrect_answers=wrong),
+    "wrong answers in a cell": of(table, answer=right, distractors=lambda n: str(wrong(n))),
+    "wrong answers with semicolons": of(
+        table, **{"Best Answer": right, "Incorrect Answers": lambda n: "; ".join(wrong(n))}
     ),
-    "Open Trivia": lines(rows_of(lambda n: {"correct_answer": COLOURS[n % 4], "incorrect_answers": wrong(n)})),
-    "wrong answers in a cell": table(rows_of(lambda n: {"answer": COLOURS[n % 4], "distractors": str(wrong(n))})),
-    "wrong answers with semicolons": table(
-        rows_of(lambda n: {"Best Answer": COLOURS[n % 4], "Incorrect Answers": "; ".join(wrong(n))})
-    ),
-    "the right one first": lines(rows_of(lambda n: {"options": [COLOURS[n % 4], *wrong(n)], "answer": "A"})),
-    "answers and a place": lines(rows_of(lambda n: {"answers": list(COLOURS), "correct_answer_id": n % 4})),
+    "the right one first": of(lines, options=lambda n: [right(n), *wrong(n)], answer="A"),
+    "answers and a place": of(lines, answers=list(COLOURS), correct_answer_id=lambda n: n % 4),
     # Labels of one 1.
-    "one-hot": lines(rows_of(lambda n: {"choices": list(COLOURS), "labels": ONE_HOT[n % 4]})),
-    "one-hot in a cell": table(rows_of(lambda n: {"choices": str(list(COLOURS)), "label": str(ONE_HOT[n % 4])})),
-    "TruthfulQA": lines(
-        rows_of(lambda n: {"mc1_targets": {"choices": [COLOURS[n % 4], *wrong(n)], "labels": [1, 0, 0, 0]}})
+    "one-hot": of(lines, choices=list(COLOURS), labels=lambda n: ONE_HOT[n % 4]),
+    "one-hot in a cell": of(table, choices=str(list(COLOURS)), label=lambda n: str(ONE_HOT[n % 4])),
+    "TruthfulQA": of(lines, mc1_targets=lambda n: TRUTHFUL[n % 4]),
+    "TruthfulQA in cells": of(
+        table, mc1_targets=lambda n: str(TRUTHFUL[n % 4]), mc2_targets=lambda n: str(TRUTHFUL[n % 4])
     ),
-    "TruthfulQA in cells": table(
-        rows_of(
-            lambda n: {
-                name: str({"choices": [COLOURS[n % 4], *wrong(n)], "labels": [1, 0, 0, 0]})
-                for name in ("mc1_targets", "mc2_targets")
-            }
-        )
-    ),
-    "an object with labels": lines(
-        rows_of(lambda n: {"targets": {"choices": list(COLOURS), "labels": ONE_HOT[n % 4]}})
-    ),
+    "an object with labels": of(lines, targets=lambda n: {"choices": list(COLOURS), "labels": ONE_HOT[n % 4]}),
 }
 
 
@@ -160,10 +149,10 @@ def test_options_are_read_in_every_form(place: Place, form: str) -> None:
     task, _ = drafted(place, OPTIONS[form])
     assert task.metric == "choice"
     for example in task.examples:
-        right = COLOURS[number_of(example.question) % 4]
+        wanted = right(number_of(example.question))
         assert sorted(example.choices) == sorted(COLOURS)
         scores = {choice: task.score(example, choice).value for choice in example.choices}
-        assert scores == {choice: float(choice == right) for choice in COLOURS}
+        assert scores == {choice: float(choice == wanted) for choice in COLOURS}
         assert all(example.prompt.count(colour) == 1 for colour in COLOURS), example.prompt
 
 

@@ -109,6 +109,15 @@ def test_other_files_of_a_folder_are_no_tables(tmp_path: Path, content: str) -> 
             {"group": "t", "reference": "2"},
             "reference=answer",
         ),
+        (
+            {**ROWS[0], "extracted": "3", "length": 6, "group": "sums", "tokens": 4.0, "prompt_tokens": 9, "draw": 2}
+            | {"seconds": 1.5, "dollars": 0.25, "task": "arithmetic"},
+            {},
+            {"model": "small", "task": "arithmetic", "id": "7", "question": "1 + 1?", "reference": "2", "score": 0.0}
+            | {"response": "It's 3", "extracted": "3", "metric": "score", "length": 6, "group": "sums", "tokens": 4}
+            | {"prompt_tokens": 9, "seconds": 1.5, "dollars": 0.25, "draw": 2},
+            "reference=answer",
+        ),
         # Columns that are named like their roles need no note.
         ({"id": 1, "model": "small", "score": 1}, {}, {"id": "1", "model": "small", "score": 1.0}, None),
         (
@@ -129,10 +138,10 @@ def test_the_roles_of_columns_are_given_or_guessed_by_their_names(
 
 def test_without_a_model_the_file_is_the_model(tmp_path: Path) -> None:
     path = tmp_path / "llama-3.1-8b.csv.gz"
-    path.write_bytes(gzip.compress(b"id,score\n1,1\n"))
-    (record,) = records(path)[0]
+    path.write_bytes(gzip.compress(b"id,score,passage\n1,1,p1\n"))
+    (record,) = records(path, cluster="passage")[0]
     # Files of several models are one evaluation, so its name is not that of a file.
-    assert (record.model, record.task) == ("llama-3.1-8b", None)
+    assert (record.model, record.task, record.cluster) == ("llama-3.1-8b", None, "p1")
 
 
 def test_without_an_id_the_question_identifies(tmp_path: Path) -> None:
@@ -141,43 +150,6 @@ def test_without_an_id_the_question_identifies(tmp_path: Path) -> None:
     assert small.id == large.id
     other = records(write(tmp_path / "b.csv", [{**items[0], "question": "1 + 2?"}]))[0][0]
     assert other.id != small.id
-
-
-def test_all_roles_are_read(tmp_path: Path) -> None:
-    item = {
-        **ROWS[0],
-        "extracted": "3",
-        "length": 6,
-        "group": "sums",
-        "tokens": 4.0,
-        "prompt_tokens": 9,
-        "seconds": 1.5,
-        "dollars": 0.25,
-        "draw": 2,
-        "task": "arithmetic",
-        "passage": "p1",
-    }
-    (record,) = records(write(tmp_path / "a.parquet", [item]), cluster="passage")[0]
-    assert record == LogRecord(
-        model="small",
-        task="arithmetic",
-        id="7",
-        place=f"{tmp_path / 'a.parquet'} (row 1)",
-        question="1 + 1?",
-        reference="2",
-        response="It's 3",
-        extracted="3",
-        score=0.0,
-        metric="score",
-        length=6,
-        group="sums",
-        cluster="p1",
-        tokens=4,
-        prompt_tokens=9,
-        seconds=1.5,
-        dollars=0.25,
-        draw=2,
-    )
 
 
 def test_the_price_of_strategies_comes_from_the_dollars_of_a_table(place: Place) -> None:
@@ -235,17 +207,6 @@ def test_values_have_the_same_text_in_all_kinds_of_files(tmp_path: Path) -> None
     (record,) = records(write(tmp_path / "a.parquet", items))[0]
     assert (record.id, record.question, record.reference) == ("7", "true", "2024-05-01T12:00:00")
     assert (record.response, record.group) == ("42", "bytes")
-
-
-def test_wide_columns_with_numbers_are_scores(tmp_path: Path) -> None:
-    found, notes = records(write(tmp_path / "a.csv", WIDE), "llama-*")
-    assert [(record.id, record.model, record.score, record.response) for record in found] == [
-        ("a", "llama-1b", 0.0, None),
-        ("a", "llama-8b", 1.0, None),
-        ("b", "llama-1b", 1.0, None),
-        ("b", "llama-8b", 1.0, None),
-    ]
-    assert notes[-1].endswith("the columns of the 2 models have scores, by their values")
 
 
 def test_wide_columns_with_texts_are_responses(tmp_path: Path) -> None:
