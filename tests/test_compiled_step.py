@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from test_unite_step import LOGITS, Case, cases, quick, tables
-from torch import Tensor
 
 from ensemble.methods.unite import union
 from ensemble.step import compiled
@@ -104,27 +102,6 @@ def test_the_choice_is_the_greedy_one(case: Case, dtype: torch.dtype) -> None:
     assert torch.equal(tokens[sure], step.ids.gather(1, winners)[:, 0].double()[sure])
     assert torch.equal(total.isnan(), ~sure)
     assert handled.tolist() == step.present.sum(dim=1).tolist()
-
-
-def test_equal_means_go_to_the_primary_then_to_its_lower_id() -> None:
-    def chosen(mean: Sequence[float], first: Sequence[float], ids: Sequence[int]) -> float:
-        row: Tensor = torch.tensor([ids])
-        members = torch.tensor([[first], [first]])
-        step = Distribution(row, torch.ones_like(row, dtype=torch.bool), row, members, torch.tensor([mean]))
-        numbers = compiled.choice(step)
-        assert numbers is not None
-        assert numbers[0, 1] == row[0, greedy(step)[0]]
-        return float(numbers[0, 1])
-
-    assert chosen([0.5, 0.5], [0.1, 0.2], [3, 7]) == 7
-    assert chosen([0.5, 0.5], [0.2, 0.2], [7, 3]) == 3
-    assert chosen([0.6, 0.4], [0.1, 0.9], [NONE, 4]) == 4
-    assert chosen([0.6, 0.4], [0.1, 0.9], [NONE, NONE]) == NONE
-
-
-def test_weights_of_single_precision_are_read_as_such(generator: torch.Generator) -> None:
-    case = large(2, 200, generator)
-    assert_same(by_compiled(replace(case, weights=case.weights.float())), by_tensors(case))
 
 
 @pytest.mark.parametrize("change", ["k", "dtype", "columns"])

@@ -19,14 +19,12 @@ from advisor.models.fit import check_candidates, device_of, need_of_model
 from advisor.models.run_config import InferenceConfig
 from advisor.options.finished_run import ServeOptions
 from advisor.run.plan import entries_as, loaded_as
-from advisor.run.result import Result
 from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.models import memory
 from ensemble.models.load import load_member, parse_device
 from ensemble.models.memory import HALF, Processor, this_processor, usable_dtype
 from ensemble.models.spec import Checkpoint, ModelSpec, Resources, resolve_device
-from reports.terminal import print_tables
 
 CPU = torch.device("cpu")
 
@@ -53,10 +51,6 @@ def test_auto_is_cuda_then_mps_then_the_cpu(monkeypatch: pytest.MonkeyPatch, cud
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
     assert resolve_device("auto") == chosen
     assert resolve_device("cpu") == "cpu"
-
-
-def test_auto_is_the_default_of_every_way_to_load():
-    assert InferenceConfig().device == "auto" and ModelSpec(Checkpoint("x"), "x").device is None
 
 
 def test_a_member_knows_its_device_and_the_type_of_its_weights(folder: Path):
@@ -233,19 +227,6 @@ def test_a_result_says_which_devices_and_types_it_was(monkeypatch: pytest.Monkey
     found = provenance_of_run(config, profiler).model_dump()
     assert (found["device"], found["dtype"]) == (device, "bfloat16, float32")
     assert [model["device"] for model in found["models"].values()] == device.split(", ")
-
-
-def test_the_terminal_says_which_device_and_type_it_was(capfd: pytest.CaptureFixture[str]):
-    result: dict[str, Any] = {
-        "schema_version": 2,
-        "task": {"name": "sums", "n": 1, "split": "dev"},
-        "selected": [],
-        "provenance": {"device": "cuda", "dtype": "bfloat16"},
-        "advice": {"recommendation": None},
-    }
-    candidate = {"model": "a", "accuracy": 1.0, "accuracy_ci": None, "status": "primary", "reason": ""}
-    print_tables(Result.model_validate({**result, "candidates": [candidate]}))
-    assert "The models ran on cuda in bfloat16." in capfd.readouterr().err
 
 
 AS_IN_THE_RUN = ServeOptions(run="runs/x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -70,21 +71,19 @@ def test_a_server_that_writes_another_token_than_its_likeliest_one_ends_only_the
     assert drafts.tokens == [[]]
 
 
-def test_a_draft_goes_on_while_the_primary_is_sure() -> None:
-    assert written([wants(2, 0.9), wants(1, 0.8), wants(2, 0.34), wants(2, 0.9)]) == [2, 1]
-
-
-def test_a_draft_ends_before_eos_and_before_what_is_no_candidate() -> None:
-    assert written([wants(2, 0.9), wants(0, 0.99)]) == [2]
-    assert written([wants(1, 0.9), wants(3, 0.99)]) == [1]
-
-
-def test_a_draft_ends_at_its_length() -> None:
-    assert written([wants(2, 0.9)] * 5, most=3) == [2, 2, 2]
-
-
-def test_a_draft_with_nan_ends() -> None:
-    assert written([wants(2, 0.9), torch.full((1, 4), torch.nan)]) == [2]
+@pytest.mark.parametrize(
+    ("wanted", "draft"),
+    [
+        ([(2, 0.9), (1, 0.8), (2, 0.34), (2, 0.9)], [2, 1]),
+        ([(2, 0.9), (0, 0.99)], [2]),
+        ([(1, 0.9), (3, 0.99)], [1]),
+        ([(2, 0.9)] * 5, [2, 2, 2]),
+        ([(2, 0.9), (1, math.nan)], [2]),
+    ],
+    ids=["not sure", "EOS", "no candidate", "its length", "NaN"],
+)
+def test_a_draft_ends(wanted: list[tuple[int, float]], draft: list[int]) -> None:
+    assert written([wants(*each) for each in wanted], most=3) == draft
 
 
 def test_drafts_end_where_only_few_of_them_go_on() -> None:
@@ -186,29 +185,23 @@ def test_times_of_many_texts_are_not_those_of_one() -> None:
 # --- Texts that repeat themselves ---
 
 
-def repeats(prompt: Sequence[int], tokens: Sequence[int] = ()) -> PromptLookup:
+@pytest.mark.parametrize(
+    ("prompt", "tokens", "draft"),
+    [
+        ([1, 2, 3, 4, 5], [9, 1, 2, 3], [4, 5, 9]),
+        ([7], [1, 2, 3, 4, 5, 1, 2, 3], [4, 5, 1]),
+        ([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3], [], [5, 1, 2]),
+        ([1, 2, 1, 2, 1, 2], [], [1, 2, 1]),
+        ([1, 2, 3, 4], [], []),
+        ([], [], []),
+    ],
+    ids=["in the prompt", "in the text", "the last occurrence", "a period goes on", "new tokens", "nothing"],
+)
+def test_what_followed_the_last_tokens_is_found(prompt: list[int], tokens: list[int], draft: list[int]) -> None:
     found = PromptLookup()
     for count in range(len(tokens) + 1):
         found.read(prompt, tokens[:count])
-    return found
-
-
-def test_what_followed_the_last_tokens_is_found_in_the_prompt_and_in_the_text() -> None:
-    assert repeats([1, 2, 3, 4, 5], [9, 1, 2, 3]).draft(3) == [4, 5, 9]
-    assert repeats([7], [1, 2, 3, 4, 5, 1, 2, 3]).draft(2) == [4, 5]
-
-
-def test_the_last_occurrence_counts() -> None:
-    assert repeats([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3]).draft(1) == [5]
-
-
-def test_a_period_goes_on() -> None:
-    assert repeats([1, 2, 1, 2, 1, 2]).draft(5) == [1, 2, 1, 2, 1]
-
-
-def test_new_tokens_are_followed_by_nothing() -> None:
-    assert repeats([1, 2, 3, 4]).draft(4) == []
-    assert repeats([]).draft(4) == []
+    assert found.draft(3) == draft
 
 
 # --- No draft changes a text ---

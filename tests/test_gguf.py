@@ -13,7 +13,6 @@ from gguf import GGMLQuantizationType
 from ggufs import write_gguf
 from tiny import byte_tokenizer, save_member, tiny_model
 from tokenizers.processors import TemplateProcessing
-from transformers import BitsAndBytesConfig
 
 from advisor.models.pool_file import read_pool
 from ensemble.errors import InputError, MemberError
@@ -180,8 +179,3 @@ def test_a_missing_library_is_reported_with_the_extra(tiny: Path, monkeypatch: p
     real = importlib.util.find_spec
     monkeypatch.setattr("ensemble.models.gguf.find_spec", lambda name: None if name == "gguf" else real(name))
     assert refused(tiny / "tiny.gguf").endswith("need gguf, which is not installed; pip install 'unite-advisor[gguf]'")
-
-
-def test_a_quantisation_option_is_refused_for_a_file(tiny: Path) -> None:
-    with pytest.raises(InputError, match="leave quantization out"):
-        load(tiny / "tiny.gguf", quantization=BitsAndBytesConfig(load_in_8bit=True))

@@ -65,24 +65,6 @@ def test_any_calls_give_the_logits_of_fresh_runs(kind: str, calls: list[list[lis
             assert sum(len(batch.rows) for batch in runner._batches) <= rows
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
-@given(data=st.data())
-def test_texts_that_grow_and_are_rolled_back_give_the_logits_of_fresh_runs(data: st.DataObject) -> None:
-    make = KINDS["cached"]
-    runner = PrefixRunner(make, rows=5)
-    texts = data.draw(context_lists)
-    for _ in range(data.draw(st.integers(2, 8))):
-        called = data.draw(st.lists(st.sampled_from(range(len(texts))), min_size=1, unique=True))
-        drafts = {n: data.draw(st.lists(st.integers(0, 2), max_size=4)) for n in called}
-        check(
-            runner,
-            model_behind(make),
-            [[*texts[n], *drafts[n][:end]] for n in called for end in range(len(drafts[n]) + 1)],
-        )
-        for n in called:
-            texts[n] = [*texts[n], *drafts[n][: data.draw(st.integers(0, 4))], data.draw(st.integers(0, 2))]
-
-
 def fed_by(monkeypatch: pytest.MonkeyPatch, runner: PrefixRunner, contexts: list[list[int]]) -> list[tuple[int, ...]]:
     """The shapes of the forward passes of a call."""
     fed: list[tuple[int, ...]] = []

@@ -167,12 +167,6 @@ def test_greedy_are_those_options_that_greedy_decoding_writes(method: str, table
     assert seen == {True, False}
 
 
-def test_whether_an_option_is_greedy_is_found_out_only_where_it_is_asked(tables: Path) -> None:
-    ensemble = Ensemble([member("bytes")], cache_dir=tables)
-    ((_, scores),) = ensemble.score_each([ensemble.encode_options("x", ["a", "b"])])
-    assert [score.greedy for score in scores] == [None, None]
-
-
 # --- Few rows ---
 
 sequences = st.lists(st.lists(st.integers(0, 2), max_size=6).map(tuple), max_size=20)

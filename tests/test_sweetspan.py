@@ -103,12 +103,6 @@ def test_a_span_holds_whole_words_wherever_its_tokens_end(size: int) -> None:
     assert next(whole for whole in found if whole is not None) == b"\n word by\tword,"
 
 
-def test_letters_are_not_counted_as_words() -> None:
-    span = OpenSpan(4)
-    assert span.append(0, b" word ") is None
-    assert span.append(0, b"by word") is None
-
-
 def test_a_long_text_without_white_space_is_read_once() -> None:
     # The work must not grow with the ways to split the letters into eight words: that would take for ever.
     span = OpenSpan(8)
