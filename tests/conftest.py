@@ -214,7 +214,6 @@ CASES: dict[str, int] = {
     "test_grammar.py::test_texts_are_those_of_the_reference": 5,
     "test_kinds_of_text.py::test_every_way_to_decode_writes_what_the_reference_writes": 3,
     "test_label.py::test_the_labels_of_the_table_give_the_comparison_of_all_labels_to_the_last_digit": 4,
-    "test_random_ensembles.py::test_every_way_to_decode_writes_the_same": 3,
     "test_report_hostile.py::test_no_list_is_shown_at_any_length": 2,
     "test_report_hostile.py::test_what_is_known_to_be_nasty_does_not_change_the_markup": 5,
     "test_retokenization.py::test_a_growing_text_of_any_kind_has_the_ids_of_the_whole": 6,
