@@ -114,7 +114,11 @@ def shown_samples(run: Run) -> ShownSamples | None:
     room = MOST_BYTES - MOST_BYTES_OF_A_CANDIDATE * len(names) - sum(each.weight for each in questions)
     _drop_heavy_traces(examples)
     for example in examples:
-        example["prompt"] = _clipped_prompt(example["prompt"][len(opening) :])
+        prompt = example["prompt"][len(opening) :]
+        # The question is at the end of a prompt.
+        if (left_out := len(prompt) - LONGEST_TEXT) > 0:
+            prompt = f"({left_out:,} characters before this are in samples.jsonl) …{prompt[left_out:]}"
+        example["prompt"] = prompt
     shown = _most_telling(examples, max(room, LEAST_BYTES))
     _add_places(shown, run.result)
     return ShownSamples(
@@ -177,6 +181,9 @@ def _response(response: SampleResponse, candidate: int | None, reference: Sequen
     text = response.text
     # Null says that the text is an option, whose length is not the model's.
     is_measured = "length" in response.model_fields_set
+    differs: Sequence[str] = () if _is_right(response.score) else field_differences(response.extracted, reference)
+    if response.problem is not None:
+        differs = [_clipped(response.problem, 200)]
     known: Shown = {
         # Clipped at once: a run with many models has hundreds of thousands.
         "text": None if text is None else _clipped(text),
@@ -186,17 +193,11 @@ def _response(response: SampleResponse, candidate: int | None, reference: Sequen
         "score": None if response.score in (0, 1) else response.score,
         # No answer found (null) is different from an empty answer.
         "extracted": None if response.extracted is None else _clipped(response.extracted, 200),
-        "differs": _differences(response, reference) or None,
+        "differs": differs or None,
         "end": response.finish_reason if response.finish_reason in ("length", "error") else None,
         "error": _clipped(response.error, 400) if response.error else None,
     }
     return {"by": candidate, **{name: value for name, value in known.items() if value is not None}}
-
-
-def _differences(response: SampleResponse, reference: Sequence[str]) -> list[str]:
-    if response.problem is not None:
-        return [_clipped(response.problem, 200)]
-    return [] if _is_right(response.score) else [*field_differences(response.extracted, reference)]
 
 
 def _is_right(score: float | None) -> bool:
@@ -282,14 +283,6 @@ def _add_places(examples: list[Shown], result: Result) -> None:
             place = place_of_answer(task.metric, task.extract, text, answer)
             if place is not None:
                 response["place"] = place
-
-
-def _clipped_prompt(prompt: str) -> str:
-    left_out = len(prompt) - LONGEST_TEXT
-    # The question is at the end of a prompt.
-    if left_out > 0:
-        return f"({left_out:,} characters before this are in samples.jsonl) …{prompt[left_out:]}"
-    return prompt
 
 
 def _clipped(text: str, longest: int = LONGEST_TEXT) -> str:

@@ -55,9 +55,13 @@ def all_pairs(
     profiles = profiles[:MOST_COMPARED]
     names = [profile.model for profile in profiles]
     standings = [profile.standing for profile in profiles]
+    known = [n for n, name in enumerate(names) if name in vocabularies]
+    overlaps = np.full((len(names), len(names)), np.nan)
+    if known:
+        overlaps[np.ix_(known, known)] = vocabulary_overlaps([vocabularies[names[n]] for n in known])
     tables = {
         **_of_responses(profiles),
-        "vocabulary_overlap": _overlaps(names, vocabularies),
+        "vocabulary_overlap": overlaps,
     }
     return tuple(
         _pair(
@@ -107,15 +111,6 @@ def _of_responses(profiles: Sequence[Profile]) -> dict[str, Floats]:
         "kappa": kappa,
         "oracle": np.stack([100 * np.maximum(own, graded).mean(axis=1) for own in graded]),
     }
-
-
-def _overlaps(names: Sequence[str], vocabularies: Mapping[str, Hashes]) -> Floats:
-    """The share of common tokens, models by models; NaN if it is not known."""
-    known = [n for n, name in enumerate(names) if name in vocabularies]
-    table = np.full((len(names), len(names)), np.nan)
-    if known:
-        table[np.ix_(known, known)] = vocabulary_overlaps([vocabularies[names[n]] for n in known])
-    return table
 
 
 def vocabularies(

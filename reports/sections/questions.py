@@ -9,7 +9,6 @@ from reports.report_data import (
     MOST_MODELS,
     NOT_ASKED,
     OF_STRATEGY,
-    QuestionRow,
     ReportData,
     joint_name,
     model_columns,
@@ -22,7 +21,12 @@ def questions(report: ReportData) -> dict[str, Any] | None:
     samples = report.samples
     if samples is None or not samples.questions or result.is_graded:
         return None
-    rows, models = samples.questions, model_columns(samples.questions)
+    rows, models, counts = samples.questions, model_columns(samples.questions), []
+    for kind, name in KINDS.items():
+        count = sum(kind in each.kinds for each in rows)
+        # Only questions that the strategy answered can be recovered or broken.
+        asked = sum(kind not in OF_STRATEGY or each.strategy != NOT_ASKED for each in rows)
+        counts.append((name, count, count / max(asked, 1)))
     return {
         "questions": rows,
         "total": samples.total,
@@ -30,7 +34,7 @@ def questions(report: ReportData) -> dict[str, Any] | None:
         "left_out": max(len(result.candidates) - MOST_MODELS, 0),
         "strategy": compared_strategy(report) if any(each.strategy != NOT_ASKED for each in rows) else "",
         "best_single": result.best_single.name if result.best_single else "the best single model",
-        "counts": [(name, *_counted(kind, rows)) for kind, name in KINDS.items()],
+        "counts": counts,
     }
 
 
@@ -41,14 +45,6 @@ def compared_strategy(report: ReportData) -> str:
     if recommended and samples and samples.by_strategy:
         return recommended.title
     return f"{result.ensemble.name} ensemble" if result.ensemble else ""
-
-
-def _counted(kind: str, rows: tuple[QuestionRow, ...]) -> tuple[int, float]:
-    """Return the number of questions of a kind, and its share of those that can be of this kind."""
-    # Only questions that the strategy answered can be recovered or broken.
-    asked = sum(kind not in OF_STRATEGY or each.strategy != NOT_ASKED for each in rows)
-    count = sum(kind in each.kinds for each in rows)
-    return count, count / max(asked, 1)
 
 
 def examples(report: ReportData) -> dict[str, Any]:

@@ -325,17 +325,17 @@ def verdict_headline(result: Result) -> str:
 def certainty(result: Result, details: str = "the leaderboard") -> str:
     """Return how certain the verdict on the set that decodes together is; `details` is what to look at for more."""
     run = result.ensemble
-    return (
-        "" if run is None else _joined((_changes("The ensemble", run.gained, run.lost), _close_calls(result, details)))
-    )
+    if run is None:
+        return ""
+    return f"{_changes('The ensemble', run.gained, run.lost)} {_close_calls(result, details)}".strip()
 
 
 def strategy_certainty(result: Result, recommended: StrategyFigures) -> str:
     """Return what the figures of the recommended strategy come from, as sentences."""
-    row = recommended
-    if row.is_single:
+    if recommended.is_single:
         return _other_best(result)
-    return _joined((_changes("The recommended strategy", row.gained, row.lost), _other_best(result)))
+    changes = _changes("The recommended strategy", recommended.gained, recommended.lost)
+    return f"{changes} {_other_best(result)}".strip()
 
 
 def measured_gain(result: Result) -> str:
@@ -387,7 +387,3 @@ def _close_calls(result: Result, details: str) -> str:
         return ""
     noun = "decision of the rules was a close call" if close_calls == 1 else "decisions of the rules were close calls"
     return f"{text.in_words(close_calls).capitalize()} {noun}; see {details}."
-
-
-def _joined(sentences: tuple[str, ...]) -> str:
-    return " ".join(sentence for sentence in sentences if sentence)
