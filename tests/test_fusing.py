@@ -16,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from servers import SKIPS, Adders, Raw, raw_server
 from test_serving_strategies import Says, plan_of, serving, usage
-from test_strategies import profile, splits_of
+from test_strategies import compare_strategies, profile, splits_of
 
-from advisor.advice.comparison import compare_strategies
 from advisor.models.response_cache import Response
 from advisor.run.asking import Answered, Answerer
 from advisor.run.plan import find_strategy

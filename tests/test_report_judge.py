@@ -54,7 +54,7 @@ def test_comparisons_have_figures_in_the_result_on_the_terminal_and_in_the_repor
 
 def test_a_judge_that_prefers_a_place_is_named_in_the_warnings(place: Place, raw: Raw) -> None:
     serve(raw, judge=lambda _: "[[A]]")
-    questions = [{"question": f"What is {n} + {n}?", "answer": str(n)} for n in range(50)]
+    questions = [{"question": f"What is {n} + {n}?", "answer": str(n)} for n in range(40)]
     arguments = prepare(place, raw, PAIRWISE, questions=questions)
     assert place.advisor("select", *arguments, "--out", "run", "--quiet").status == 0
     assert any("changes its verdict on 100% of" in each for each in result(place)["advice"]["warnings"])
