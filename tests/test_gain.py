@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from test_strategies import by_name, compared, splits_of
+from test_strategies import by_name, compare_strategies, compared, splits_of
 
 from advisor import select
-from advisor.advice.comparison import compare_strategies
 from advisor.advice.drift import paired_gain
 from advisor.advice.gain import ceiling_of, cross_fitted_gain, estimate_gain, repeated_folds
 from advisor.run.folder import Run
