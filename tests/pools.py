@@ -107,10 +107,10 @@ class Place:
         }
         return self.write("task.yaml", yaml.safe_dump({**content, **keys}))
 
-    def job(self, models: Path) -> None:
-        """Write a task, and a pool of the three models that work."""
+    def job(self, models: Path, *names: str) -> None:
+        """Write a task, and a pool of models that work, or of all three."""
         self.task()
-        self.pool(*(str(models / name) for name in ("alpha", "beta", "gamma")))
+        self.pool(*(str(models / name) for name in names or ("alpha", "beta", "gamma")))
 
     def select(self, *options: str) -> Ran:
         """Run the whole job on the pool and the task, whose models all fit, into the folder `run`."""

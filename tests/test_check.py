@@ -97,6 +97,12 @@ def test_no_number_of_questions_makes_up_for_a_run_that_had_few() -> None:
     assert (found.verdict, found.questions) == ("unclear", None)
 
 
+def test_a_gain_that_no_task_can_tell_from_none_needs_no_number_of_questions() -> None:
+    found = judge_gain(gain(0.02, 2.0), 0.06, (-1.0, 1.0))
+    assert (found.verdict, found.questions) == ("unclear", None)
+    assert found.reason == "20,000 questions would not tell a gain as small as this one from none"
+
+
 def test_the_interval_of_a_change_is_newcombes() -> None:
     first, second = (np.repeat([1.0, 0.0], counts) for counts in ((56, 14), (48, 32)))
     # Table II of the paper, method 10: 56 of 70 against 48 of 80.
@@ -422,23 +428,7 @@ def test_a_server_of_the_run_folder_is_asked_only_with_consent(run: Place, raw: 
     assert raw.asked == []
     _, found = check(run, *options, "--allow-server", raw.url, *cache)
     assert found["n"] == len(raw.questions) == 3
-
-
-def test_a_server_that_does_not_answer_is_an_error_and_no_alarm(run: Place, raw: Raw) -> None:
+    # One that does not answer is an error, and no alarm.
     raw.answer = lambda *_: (404, {}, b"{}")
-    options = "--task", "mixed.yaml", "--strategy", "vote", "--limit", "1", "--quiet", "--allow-server", raw.url
-    ran = run.advisor("check", "run", *options)
-    assert (ran.status, ran.out) == (2, "")
-    assert "(404)" in ran.line
-
-
-def test_a_set_that_decodes_needs_no_servers(run: Place, raw: Raw) -> None:
-    line = run.refused("check", "run", "--task", "mixed.yaml", "--strategy", "unite")
-    assert "server" in line
-    assert raw.asked == []
-
-
-def test_a_gain_that_no_task_can_tell_from_none_needs_no_number_of_questions() -> None:
-    found = judge_gain(gain(0.02, 2.0), 0.06, (-1.0, 1.0))
-    assert (found.verdict, found.questions) == ("unclear", None)
-    assert found.reason == "20,000 questions would not tell a gain as small as this one from none"
+    ran = run.advisor("check", "run", *options, "--quiet", "--allow-server", raw.url)
+    assert (ran.status, ran.out, "(404)" in ran.line) == (2, "", True)

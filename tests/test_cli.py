@@ -251,6 +251,21 @@ def test_the_conclusion_is_what_to_run_what_is_shown_its_cost_the_warnings_the_v
     assert lines[6].startswith("Report: ") and len(lines) == 8
     assert lines[7] == f"Use it: advisor run {tmp_path} QUESTION, or advisor serve {tmp_path}"
 
+    # A corrected p is called p as the one before, and many warnings do not hide the verdict.
+    result = printed(3)
+    result["strategies"][0] |= {"p_no_gain": 0.046, "p_adjusted": 0.98}
+    result["advice"]["warnings"] = [f"warning {n}" for n in range(50)]
+    lines = concluded(result, tmp_path, capsys)
+    assert "p = 0.046; p = 0.98 after correction for several strategies" in lines[2]
+    assert len(lines) == 12 and lines[8] == "The report has 46 more warnings."
+
+    # Without held-out questions it says why nothing is recommended.
+    result["advice"] |= {"recommendation": None, "warnings": []}
+    assert concluded(result, tmp_path, capsys)[:2] == [
+        "Recommended: nothing yet, because no strategy was compared on held-out questions.",
+        "The set was not run.",
+    ]
+
 
 def test_the_commands_that_use_a_run_have_the_group_and_the_consent_that_they_need(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -265,30 +280,6 @@ def test_the_commands_that_use_a_run_have_the_group_and_the_consent_that_they_ne
     lines = concluded(result, tmp_path, capsys)
     asked = f"advisor run {tmp_path} QUESTION --group NAME --allow-server http://host-b:8000"
     assert lines[-1] == f"Use it: {asked}, or advisor serve {tmp_path} --allow-server http://host-b:8000"
-
-
-def test_a_corrected_p_is_called_p_as_the_one_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = printed(3)
-    result["strategies"][0] |= {"p_no_gain": 0.046, "p_adjusted": 0.98}
-    text = "".join(concluded(result, tmp_path, capsys))
-    assert "p = 0.046; p = 0.98 after correction for several strategies" in text
-
-
-def test_many_warnings_do_not_hide_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = printed(3)
-    result["advice"]["warnings"] = [f"warning {n}" for n in range(50)]
-    lines = concluded(result, tmp_path, capsys)
-    assert len(lines) == 12 and lines[8] == "The report has 46 more warnings."
-
-
-def test_without_held_out_questions_the_conclusion_says_why_nothing_is_recommended(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    result = printed(3)
-    result["advice"] |= {"recommendation": None, "warnings": []}
-    lines = concluded(result, tmp_path, capsys)
-    assert lines[0] == "Recommended: nothing yet, because no strategy was compared on held-out questions."
-    assert lines[1] == "The set was not run." and len(lines) == 3
 
 
 def test_strategies_are_printed_with_their_gain_and_calls(capsys: pytest.CaptureFixture[str]) -> None:

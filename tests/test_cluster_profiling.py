@@ -172,8 +172,7 @@ ONE_AT_A_TIME = InferenceConfig(batch_size=1)
 
 
 def test_a_profile_on_a_cluster_is_the_same_and_prints_nothing_of_ray(place: Place, models: Path, address: str) -> None:
-    place.task()
-    place.pool(*(str(models / name) for name in ("alpha", "beta")))
+    place.job(models, "alpha", "beta")
     for split in ("dev", "held_out"):
         arguments = (*PROFILE, "--split", split, "--json", "--quiet")
         here = place.advisor(*arguments, "--cache-dir", "here-cache")

@@ -253,11 +253,8 @@ def run_page(shell: Shell, page: Path, demo: Path | None) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_examples_of_the_quick_start_run(run_demo: Path) -> None:
+def test_examples_of_the_quick_start_run_and_the_readme_has_their_gains(run_demo: Path) -> None:
     assert (run_demo / "report.html").is_file()
-
-
-def test_the_readme_has_the_gains_of_the_demo(run_demo: Path) -> None:
     result = json.loads((run_demo / "result.json").read_text(encoding="utf-8"))
     found = re.search(r"gain is (.*?\))", result["advice"]["recommendation"]["text"])
     assert found is not None
@@ -266,14 +263,8 @@ def test_the_readme_has_the_gains_of_the_demo(run_demo: Path) -> None:
 
 def test_the_page_of_files_has_every_key_that_a_run_wrote(run_demo: Path, site: Path) -> None:
     result = json.loads((run_demo / "result.json").read_text(encoding="utf-8"))
-    keys = {
-        *result,
-        *result["candidates"][0],
-        *result["task"],
-        *result["rules"],
-        *result["advice"],
-        *result["ensemble"],
-    }
+    parts = [result["candidates"][0], *(result[name] for name in ("task", "rules", "advice", "ensemble"))]
+    keys = set(result).union(*parts)
     page = (site / "reference" / "files.html").read_text(encoding="utf-8")
     assert keys - set(re.findall(r"<code>(\w+)</code>", page)) == set()
 

@@ -64,10 +64,15 @@ def test_the_machine_the_versions_and_the_cache_are_said_and_nothing_is_written(
     assert (place.files(), place.cache.exists()) == (set(), False)
 
 
-def test_a_step_that_is_not_compiled_is_said(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_is_not_compiled_and_the_packages_of_quantisation_are_said(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compiled, "library", None)
+    monkeypatch.setattr(doctor, "version_of", {"accelerate": "1.2"}.get)
     assert "step         not compiled, so it takes longer; install a C compiler" in place.advisor("doctor").out
-    assert json.loads(place.advisor("doctor", "--json").out)["machine"]["compiled_step"] is False
+    found = json.loads(place.advisor("doctor", "--json").out)
+    assert found["machine"]["compiled_step"] is False
+    assert found["quantization"] == {"bitsandbytes": None, "accelerate": "1.2"}
 
 
 def test_the_extras_are_those_of_the_project() -> None:
@@ -114,10 +119,13 @@ def test_a_cache_that_cannot_be_written_gives_status_1(place: Place, monkeypatch
     assert "cannot be written; set HF_HUB_CACHE" in ran.out.splitlines()[-1]
 
 
-def test_a_download_that_is_larger_than_the_disk_is_a_problem_on_the_terminal_too(
-    place: Place, monkeypatch: pytest.MonkeyPatch, small_hub: None
+def test_a_download_is_known_before_it_begins_and_one_larger_than_the_disk_is_a_problem_on_the_terminal_too(
+    place: Place, monkeypatch: pytest.MonkeyPatch, small_hub: None, models: Path
 ) -> None:
     place.pool("org/alpha")
+    (plan,) = json.loads(place.advisor("doctor", "--pool", "models.txt", "--json").out)["models"]
+    weights = (models / "alpha" / "model.safetensors").stat().st_size
+    assert (plan["download"], plan["problem"]) == (weights, None)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
     ran = place.advisor("doctor", "--pool", "models.txt")
     assert ran.status == 1
@@ -132,25 +140,6 @@ def test_a_name_that_no_folder_can_have_is_a_folder_that_cannot_be_written(tmp_p
     assert doctor.cache_folder(tmp_path / "new")["writable"] is True
     (tmp_path / "file").write_bytes(b"")
     assert doctor.cache_folder(tmp_path / "file" / "below")["writable"] is False
-
-
-def test_the_packages_of_quantisation_are_listed_with_their_versions(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = {"accelerate": "1.2"}
-    monkeypatch.setattr(doctor, "version_of", known.get)
-    found = json.loads(place.advisor("doctor", "--json").out)
-    assert found["quantization"] == {"bitsandbytes": None, "accelerate": "1.2"}
-
-
-def test_the_download_of_a_model_on_the_hub_is_known_before_it_begins(
-    place: Place, small_hub: None, models: Path
-) -> None:
-    place.pool("org/alpha")
-    ran = place.advisor("doctor", "--pool", "models.txt", "--json")
-    (plan,) = json.loads(ran.out)["models"]
-    weights = (models / "alpha" / "model.safetensors").stat().st_size
-    assert (plan["download"], plan["problem"]) == (weights, None)
 
 
 def test_a_gguf_file_on_the_hub_is_planned_without_its_download(

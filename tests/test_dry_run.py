@@ -86,17 +86,13 @@ def test_the_generations_of_a_stage_are_counted_without_those_in_the_cache(place
     after = planned(place)
     assert (after["total"]["profiling"], after["total"]["alone"]) == (0, 3 * held_out)
     assert planned(place, "--max-new-tokens", "3")["total"]["profiling"] == 3 * dev
-
-
-def test_without_verifying_nothing_is_counted_for_it(place: Place, models: Path) -> None:
-    place.job(models)
     plan = planned(place, "--no-verify")
     assert (plan["held_out"], plan["total"]["alone"], plan["total"]["together"]) == (None, 0, 0)
     ran = place.advisor("profile", *SELECT[1:], "--dry-run")
     assert (ran.status, "verifying" in ran.out) == (0, False)
 
 
-def test_the_price_follows_from_tokens_and_the_prices_of_the_pool(place: Place, models: Path) -> None:
+def test_the_price_follows_from_tokens_and_the_pool_and_a_budget_needs_it(place: Place, models: Path) -> None:
     place.task()
     place.pool(f"{models / 'alpha'} price_in=1 price_out=2")
     (model,) = planned(place, "--no-verify")["models"]
@@ -105,16 +101,9 @@ def test_the_price_follows_from_tokens_and_the_prices_of_the_pool(place: Place, 
         model["profiling"] * (model["prompt_tokens"][end] + 2 * model["new_tokens"]) / 1e6 for end in ("min", "max")
     )
     assert low <= model["price"] <= high
-
-
-def test_a_budget_is_refused_for_a_model_without_a_price(place: Place, models: Path) -> None:
-    place.task()
     place.pool(f"{models / 'alpha'} price_in=1 price_out=2", str(models / "beta"))
-    ran = place.advisor(*SELECT, "--budget", "5")
-    assert (ran.status, ran.line) == (
-        2,
-        "advisor: --budget 5: beta has no price; give price_in= and price_out= in models.txt",
-    )
+    line = place.refused(*SELECT, "--budget", "5")
+    assert line == "advisor: --budget 5: beta has no price; give price_in= and price_out= in models.txt"
 
 
 def test_a_server_is_planned_without_a_request(place: Place) -> None:
@@ -205,10 +194,7 @@ def test_later_turns_are_shown_with_the_conversation(place: Place, models: Path)
     assert UNKNOWN in second["text"]
     # A response that is not written yet counts with all the tokens that it may have.
     assert model["prompt_tokens"]["max"] >= second["tokens"] + model["new_tokens"]
-
-
-def test_later_turns_that_are_stored_are_not_counted(place: Place, models: Path) -> None:
-    talk(place, models)
+    # Those that are stored are not counted.
     assert planned(place)["total"]["profiling"] == 8
     assert place.advisor("profile", *SELECT[1:], "--quiet").status == 0
     (model,) = planned(place)["models"]

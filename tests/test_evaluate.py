@@ -114,13 +114,6 @@ def test_a_second_evaluation_loads_no_model_and_finds_the_same(run: Place, monke
     assert (again["members"], by_name(again)) == (first["members"], kept)
 
 
-def test_the_table_is_the_result_and_goes_to_standard_output(run: Place) -> None:
-    ran = run.advisor("evaluate", "run", "--task", "task.yaml", "--methods", "voting,rerank", "--quiet")
-    assert (ran.status, ran.err) == (0, "")
-    for text in ("voting", "self-consistency", "rerank: Left out: it needs a reward model"):
-        assert text in ran.out
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -143,6 +136,11 @@ def test_bad_options_are_refused(run: Place, options: tuple[str, ...], message: 
 def test_without_a_task_that_of_the_run_is_taken_and_without_a_run_folder_it_is_refused(run: Place) -> None:
     ran = run.advisor("evaluate", "run", "--methods", "voting", "--json", "--quiet")
     assert (ran.status, json.loads(ran.out)["task"]) == (0, "sums")
+    # Without --json the table goes to standard output.
+    ran = run.advisor("evaluate", "run", "--methods", "voting,rerank", "--quiet")
+    assert (ran.status, ran.err) == (0, "")
+    for text in ("voting", "self-consistency", "rerank: Left out: it needs a reward model"):
+        assert text in ran.out
     assert "gone: no such folder" in run.advisor("evaluate", "gone", "--task", "task.yaml").line
 
 
@@ -153,23 +151,17 @@ def test_holms_correction_is_the_textbooks() -> None:
     assert holm([]) == []
 
 
-def test_on_options_a_gate_that_plays_no_part_is_reported(run: Place) -> None:
+def test_on_options_a_gate_plays_no_part_which_is_said_and_spans_score_none(run: Place) -> None:
     records = [{"question": f"{n} is even?", "answer": "AB"[n % 2]} for n in range(12)]
     run.task(records, prompt="{{question}}", choices=["A", "B"], metric="choice")
-    methods = ("--methods", "unite,gac,gac-threshold,safe,geometric", "--set", "geometric.gate=safe")
+    methods = ("--methods", "unite,gac,gac-threshold,safe,geometric,sweetspan", "--set", "geometric.gate=safe")
     entries = by_name(evaluate(run, *methods))
     noted = [name for name, entry in entries.items() if entry["note"]]
     assert noted == ["gac-threshold", "safe", "geometric"]
     assert entries["safe"]["note"].startswith("its gate plays no part")
+    assert "it scores no tokens" in entries["sweetspan"]["left_out"]
     assert "Its gate plays no part" in run.advisor("evaluate", "run", "--task", "task.yaml", *methods, "--quiet").out
     assert "Its gate plays no part" in (run.folder / "run" / "report.html").read_text(encoding="utf-8")
-
-
-def test_spans_score_no_options(run: Place) -> None:
-    records = [{"question": f"{n} is even?", "answer": "AB"[n % 2]} for n in range(12)]
-    run.task(records, prompt="{{question}}", choices=["A", "B"], metric="choice")
-    (entry, *_) = evaluate(run, "--methods", "sweetspan")["methods"]
-    assert "it scores no tokens" in entry["left_out"]
 
 
 def test_the_report_has_the_scores_of_the_corpus(run: Place) -> None:

@@ -56,6 +56,9 @@ def test_what_a_run_chose_is_exported_and_runs_alike(run: Place) -> None:
     assert saved["generation"] == {"max_new_tokens": 6, "stop": ["\n\n"]}
     prompt = "What is 1 + 1?\nAnswer:"
     assert run.advisor("run", "out", prompt).out == run.advisor("run", "run", prompt, *TOGETHER).out
+    # What is said goes before its own.
+    long = run.advisor("run", "out", "What is", "--max-new-tokens", "20", "--method", "gac", "--dtype", "float32")
+    assert (long.status, long.err) == (0, "")
 
     card = (run.folder / "out" / "README.md").read_text(encoding="utf-8")
     figures = result["ensemble"]
@@ -87,8 +90,7 @@ def test_the_interval_that_a_card_names_for_ten_questions_is_wilsons(run: Place)
 
 
 def test_a_set_that_was_not_verified_says_so(place: Place, models: Path) -> None:
-    place.task()
-    place.pool(*(str(models / name) for name in ("alpha", "beta")))
+    place.job(models, "alpha", "beta")
     assert place.select("--quiet", "--no-verify").status == 0
     assert place.advisor("export", "run", "out").status == 0
     assert "nothing was verified on held-out questions" in place.advisor("run", "run", "What is 1 + 1?").err
@@ -126,17 +128,11 @@ def test_a_set_of_the_hub_is_pushed(place: Place, shelf: Path) -> None:
     assert sorted(yaml.safe_load(card.split("---")[1])["base_model"]) == ["org/alpha", "org/beta"]
 
 
-def test_a_saved_ensemble_runs_with_what_is_said_in_place_of_its_own(run: Place, models: Path) -> None:
-    assert run.advisor("export", "run", "out", *TOGETHER).status == 0
-    long = run.advisor("run", "out", "What is", "--max-new-tokens", "20", "--method", "gac", "--dtype", "float32")
-    assert (long.status, long.err) == (0, "")
+COMPOSE = ("export", "run", "out", *TOGETHER, "--compose")
 
 
-COMPOSE = ("export", "run", "out", "--strategy", "unite", "--compose")
-
-
-def composed(place: Place) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((place.folder / "out" / "compose.yaml").read_text(encoding="utf-8"))
+def composed(place: Place, out: str = "out") -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((place.folder / out / "compose.yaml").read_text(encoding="utf-8"))
     return found
 
 
@@ -216,6 +212,9 @@ def test_members_behind_vllm_have_a_service_each_and_the_set_its_addresses(run: 
 
 
 def test_a_server_elsewhere_keeps_its_address_and_needs_consent(run: Place, models: Path) -> None:
+    move(run, models, 0, "openai:http://127.0.0.1:8000/v1#alpha")
+    line = run.advisor(*COMPOSE, "--allow-server", "http://127.0.0.1:8000").line
+    assert "is behind 127.0.0.1, which in a container is the container itself" in line
     move(run, models, 0, "openai:https://example.org/v1#org/large", key_env="MY_API_KEY")
     refused = run.advisor(*COMPOSE)
     assert refused.status == 2 and "add --allow-server https://example.org:443" in refused.line
@@ -226,13 +225,6 @@ def test_a_server_elsewhere_keeps_its_address_and_needs_consent(run: Place, mode
     assert list(services) == ["advisor", "prometheus"]
     said = served(services["advisor"]["command"])
     assert said["allow_server"] == ["https://example.org/v1"]
-
-
-def test_what_a_container_does_not_reach_is_refused(run: Place, models: Path) -> None:
-    move(run, models, 0, "openai:http://127.0.0.1:8000/v1#alpha")
-    line = run.advisor(*COMPOSE, "--allow-server", "http://127.0.0.1:8000").line
-    assert "is behind 127.0.0.1, which in a container is the container itself" in line
-    assert not (run.folder / "out").exists()
 
 
 def test_edited_files_are_not_overwritten(run: Place) -> None:
@@ -253,20 +245,17 @@ def test_a_strategy_that_asks_its_models_has_the_files_too(run: Place) -> None:
     assert "./strategy.json" in sources
 
 
-def test_the_image_does_not_run_as_root_and_has_no_secrets(run: Place) -> None:
-    assert run.advisor(*COMPOSE).status == 0
-    lines = (run.folder / "out" / "Dockerfile").read_text(encoding="utf-8").splitlines()
+def test_the_image_is_of_this_release_does_not_run_as_root_and_has_no_secrets(run: Place) -> None:
+    done = run.advisor(*COMPOSE)
+    assert done.status == 0
+    text = (run.folder / "out" / "Dockerfile").read_text(encoding="utf-8")
+    lines = text.splitlines()
     words = [line.split()[0] for line in lines if line and not line.startswith("#")]
     assert set(words) <= {"FROM", "COPY", "RUN", "ENV", "USER", "EXPOSE", "ENTRYPOINT"}
     assert lines.index("USER advisor") < lines.index('ENTRYPOINT ["advisor"]')
     environment = composed(run)["services"]["advisor"]["environment"]
     assert all(re.fullmatch(rf"\$\{{{name}:.*\}}", value) for name, value in environment.items())
-
-
-def test_the_image_is_built_from_the_wheel_of_this_release_and_from_no_index(run: Place) -> None:
-    done = run.advisor(*COMPOSE)
-    assert done.status == 0
-    text = (run.folder / "out" / "Dockerfile").read_text(encoding="utf-8")
+    # It is built from the wheel, and from no index.
     (copied,) = re.findall(r"^COPY (\S+) /tmp/$", text, re.MULTILINE)
     assert copied == f"unite_advisor-{metadata.version('unite-advisor')}-*.whl"
     assert f"put {copied} into out" in done.err
@@ -276,16 +265,11 @@ def test_the_image_is_built_from_the_wheel_of_this_release_and_from_no_index(run
     assert {"serve", "openai", "gguf"} <= set(extras)
 
 
-def test_a_dollar_in_a_path_is_no_variable(place: Place, models: Path) -> None:
-    place.task(metric="contains", stop=["\n\n"])
-    (place.folder / "$HOME").mkdir()
-    place.pool(*(str(models / name) for name in ("alpha", "beta")))
-    place.select("--quiet")
-    assert place.advisor("export", "run", "$HOME/out", "--strategy", "unite", "--compose").status == 0
-    command = yaml.safe_load((place.folder / "$HOME/out/compose.yaml").read_text(encoding="utf-8"))["services"][
-        "advisor"
-    ]["command"]
-    assert "$$HOME" in command[1] and served(command)["run"] == str(place.folder / "$HOME" / "out")
+def test_a_dollar_in_a_path_is_no_variable(run: Place) -> None:
+    (run.folder / "$HOME").mkdir()
+    assert run.advisor("export", "run", "$HOME/out", *TOGETHER, "--compose").status == 0
+    command = composed(run, "$HOME/out")["services"]["advisor"]["command"]
+    assert "$$HOME" in command[1] and served(command)["run"] == str(run.folder / "$HOME" / "out")
 
 
 BUILD = Path(__file__).resolve().parents[1] / "build"

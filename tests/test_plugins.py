@@ -115,22 +115,23 @@ def test_a_method_that_is_not_declared_is_named_and_the_others_are_listed(
         check_decodes("ours")
 
 
-def test_an_entry_point_that_names_no_module_is_one_line(install: Install) -> None:
-    file = install("method", "ours", METHOD)
-    (entries,) = file.parent.glob("*/entry_points.txt")
-    entries.write_text("[unite_advisor.methods]\nours = no-module at all\n")
+@pytest.mark.parametrize(
+    ("target", "code", "reason"),
+    [
+        ("no-module at all", "", "its module cannot be found"),
+        ("house_broken.inner", "raise OSError('no library')", "its module cannot be found: OSError: no library)"),
+    ],
+)
+def test_an_entry_point_whose_module_cannot_be_found_is_one_line(
+    target: str, code: str, reason: str, install: Install
+) -> None:
+    folder = install("method", "ours", METHOD).parent
+    (folder / "house_broken").mkdir()
+    (folder / "house_broken" / "__init__.py").write_text(code)
+    (entries,) = folder.glob("*/entry_points.txt")
+    entries.write_text(f"[unite_advisor.methods]\nours = {target}\n")
     assert "ours" not in list_methods()
-    with pytest.raises(InputError, match=r"^method ours of house 1\.5 .*its module cannot be found"):
-        get_method("ours")
-
-
-def test_a_package_that_raises_when_it_is_imported_is_one_line(install: Install) -> None:
-    file = install("method", "ours", None)
-    file.with_suffix("").mkdir()
-    (file.with_suffix("") / "__init__.py").write_text("raise OSError('no library')")
-    (entries,) = file.parent.glob("*/entry_points.txt")
-    entries.write_text(f"[unite_advisor.methods]\nours = {file.stem}.inner\n")
-    with pytest.raises(InputError, match=r"its module cannot be found: OSError: no library\)"):
+    with pytest.raises(InputError, match=rf"^method ours of house 1\.5 .*{re.escape(reason)}"):
         get_method("ours")
 
 
@@ -159,19 +160,21 @@ def test_a_name_of_two_packages_is_refused(install: Install) -> None:
         get_method("ours")
 
 
-def test_a_module_that_raises_is_one_line(install: Install) -> None:
-    install("method", "ours", METHOD + "raise RuntimeError('no such library\\nand more')\n")
-    assert "ours" in list_methods()
-    with pytest.raises(InputError, match=r"cannot be loaded \(RuntimeError: no such library\); uninstall house"):
-        get_module("ours")
-
-
 @pytest.mark.parametrize(
     ("kind", "load"), [("method", get_module), ("metric", metrics.get_metric), ("log_format", sources.get_format)]
 )
-def test_a_module_without_what_its_kind_needs_is_one_line(kind: str, load: Any, install: Install) -> None:
-    install(kind, "ours", METHOD.partition("def")[0])
-    with pytest.raises(InputError, match=rf"^{kind.replace('_', ' ')} ours of house 1\.5 .*: it has no "):
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("", "it has no "),
+        ("raise RuntimeError('none\\nand more')\n", r"cannot be loaded \(RuntimeError: none\); uninstall house"),
+    ],
+)
+def test_a_module_that_raises_or_lacks_what_its_kind_needs_is_one_line(
+    kind: str, load: Any, code: str, reason: str, install: Install
+) -> None:
+    install(kind, "ours", METHOD.partition("def")[0] + code)
+    with pytest.raises(InputError, match=rf"^{kind.replace('_', ' ')} ours of house 1\.5 .*{reason}"):
         load("ours")
 
 
@@ -225,13 +228,14 @@ def test_a_log_format_that_raises_ends_no_reading_of_others(part: str, install: 
     assert sum(note.startswith(problem) for note in joined.notes) == 1
 
 
-def test_a_token_method_whose_make_raises_is_one_line(install: Install, tmp_path: Path) -> None:
-    install("method", "ours", METHOD.replace("response", "token").replace("pass", "{}['form']"))
+@pytest.mark.parametrize("level", ["token", "response"])
+def test_a_method_whose_make_raises_is_one_line(level: str, install: Install, tmp_path: Path) -> None:
+    install("method", "ours", METHOD.replace("response", level).replace("pass", "{}['form']"))
     members = [member_of(tiny_model(tokenizer_named("bytes"), 0), tokenizer_named("bytes"), name="a")]
-    with pytest.raises(
-        InputError, match=r"^method ours \(house 1\.5\): KeyError: 'form'; correct the package, or unin"
-    ):
-        Ensemble(members, method="ours", cache_dir=tmp_path)
+    with pytest.raises(InputError, match=r"^method ours \(house 1\.5\): KeyError: 'form'"):
+        if level == "token":
+            Ensemble(members, method="ours", cache_dir=tmp_path)
+        evaluator("ours", tmp_path)._responder("ours")
 
 
 def evaluator(name: str, tmp_path: Path, options: dict[str, Any] | None = None) -> Evaluator:
@@ -239,12 +243,6 @@ def evaluator(name: str, tmp_path: Path, options: dict[str, Any] | None = None) 
     made = object.__new__(Evaluator)
     made._settings, made._cache = {name: options or {}}, ResponseCache(tmp_path / "cache")
     return made
-
-
-def test_a_response_method_whose_make_raises_is_named_with_its_package(install: Install, tmp_path: Path) -> None:
-    install("method", "ours", METHOD.replace("pass", "{}['form']"))
-    with pytest.raises(InputError, match=r"^method ours \(house 1\.5\): KeyError: 'form'"):
-        evaluator("ours", tmp_path)._responder("ours")
 
 
 @pytest.mark.parametrize(

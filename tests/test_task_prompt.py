@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -130,9 +131,7 @@ def test_a_text_in_the_template_is_not_wrapped_twice(text: str) -> None:
     assert prompt == f"1\n\nQuestion: {ASKED}\nAnswer:"
     assert note is not None
     assert "has the task's template already" in note
-
-
-def test_a_text_that_only_begins_like_the_template_is_a_question() -> None:
+    # One that only begins like it is a question.
     assert made().fill("Question: why?")[0] == "Question: Question: why?\nAnswer:"
 
 
@@ -179,20 +178,13 @@ def test_a_message_that_lacks_a_field_is_refused() -> None:
 # --- What runs ---
 
 
-def test_raw_takes_no_template() -> None:
+def test_raw_takes_no_template_and_a_run_that_does_not_know_its_prompts_says_so() -> None:
     spec = EnsembleSpec((), task=ServedTask(metric="number", template=PromptTemplate(question="{{question}}")))
-    notes: list[str] = []
-    assert prompt_of(spec, RunOptions(run="run", prompt="x", raw=True), notes.append) is None
-    assert prompt_of(spec, RunOptions(run="run", prompt="x"), notes.append) is not None
+    options, notes = RunOptions(run="run", prompt="x"), list[str]()
+    assert prompt_of(spec, dataclasses.replace(options, raw=True), notes.append) is None
+    assert prompt_of(spec, options, notes.append) is not None
     assert notes == []
-
-
-def test_a_run_that_does_not_know_its_prompts_says_so() -> None:
-    notes: list[str] = []
-    assert (
-        prompt_of(EnsembleSpec((), task=ServedTask(metric="number")), RunOptions(run="run", prompt="x"), notes.append)
-        is None
-    )
+    assert prompt_of(EnsembleSpec((), task=ServedTask(metric="number")), options, notes.append) is None
     assert notes == ["run does not say how the prompts of its task were made, so a text is sent as it is"]
 
 

@@ -222,8 +222,7 @@ def test_the_bundled_pool_has_the_model_that_thinks_at_two_budgets() -> None:
 
 
 def test_it_is_refused_where_it_has_no_effect(place: Place, models: Path) -> None:
-    place.task()
-    place.pool(*(str(models / name) for name in ("alpha", "beta")))
+    place.job(models, "alpha", "beta")
     own = ("select", "--pool", "models.txt", "--task", "task.yaml", "--think", "apart")
     assert "method sweetspan: think apart is for methods that write single tokens" in place.refused(
         *own, "--method", "sweetspan"

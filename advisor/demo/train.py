@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -148,12 +149,8 @@ def train(recipe: TrainingRecipe, tokenizer: PreTrainedTokenizerFast) -> tuple[P
             print(f"{recipe.name}: step {step} of {recipe.steps}, loss {loss.item():.3f}", file=sys.stderr, flush=True)
         # A model that writes every step goes from half to nine tenths right within a few dozen steps, and when this
         # happens differs between machines. So its accuracy ends the training, not a number of steps.
-        if (
-            recipe.enough
-            and step > recipe.steps // 2
-            and step % 10 == 0
-            and validate(model, tokenizer, 300) >= recipe.enough
-        ):
+        is_due = recipe.enough is not None and step > recipe.steps // 2 and step % 10 == 0
+        if is_due and validate(model, tokenizer, 300) >= (recipe.enough or 0):
             break
     model.eval()
     return model, step
@@ -200,17 +197,9 @@ def write_data(folder: Path) -> None:
     """Write the three splits, one JSON line for each question."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, problems in make_splits().items():
+        rows = ((f"{split}-{n}", p.question, p.terse, p.verbose, str(p.answer)) for n, p in enumerate(problems))
         lines = [
-            json.dumps(
-                {
-                    "id": f"{split}-{n}",
-                    "question": problem.question,
-                    "terse": problem.terse,
-                    "steps": problem.verbose,
-                    "answer": str(problem.answer),
-                }
-            )
-            for n, problem in enumerate(problems)
+            json.dumps(dict(zip(("id", "question", "terse", "steps", "answer"), row, strict=True))) for row in rows
         ]
         (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -267,7 +256,7 @@ def sentencepiece_bpe(texts: Sequence[str], size: int) -> PreTrainedTokenizerFas
     vocabulary = {
         token: index for index, token in enumerate([*specials, *byte_tokens, *(piece for piece, _ in pieces)])
     }
-    merges = _merges(learner)
+    merges = [(left, right) for left, right in json.loads(learner.to_str())["model"]["merges"]]
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE_MARK), normalizers.Replace(" ", SPACE_MARK)])
     tokenizer.decoder = decoders.Sequence(
@@ -293,10 +282,6 @@ def unigram(texts: Sequence[str], size: int) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = splitter
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>")
-
-
-def _merges(learner: Tokenizer) -> list[tuple[str, str]]:
-    return [(left, right) for left, right in json.loads(learner.to_str())["model"]["merges"]]
 
 
 KINDS: dict[str, Callable[[Sequence[str], int], PreTrainedTokenizerFast]] = {
@@ -380,17 +365,12 @@ def make_splits() -> dict[str, list[Problem]]:
     """The three evaluation splits: disjoint, without repeats, and always the same."""
     # A text as the seed: its numbers differ from those of the training, whose seed may be 0.
     rng = random.Random("word problems 0")
-    seen: set[str] = set()
-    splits: dict[str, list[Problem]] = {}
-    for split, size in SPLITS.items():
-        problems: list[Problem] = []
-        while len(problems) < size:
-            problem = make_problem(rng)
-            if problem.question not in seen:
-                seen.add(problem.question)
-                problems.append(problem)
-        splits[split] = problems
-    return splits
+    found: dict[str, Problem] = {}
+    while len(found) < sum(SPLITS.values()):
+        problem = make_problem(rng)
+        found.setdefault(problem.question, problem)
+    problems = iter(found.values())
+    return {split: list(islice(problems, size)) for split, size in SPLITS.items()}
 
 
 def training_stream(seed: int, excluded: set[str]) -> Iterator[Problem]:

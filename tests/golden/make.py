@@ -108,15 +108,9 @@ def _servers(**task: Any) -> Iterator[str]:
     for split, first in (("dev", 0), ("held_out", 100)):
         sums = [{"question": f"{n} + {3 * n % 17}", "answer": str(n + 3 * n % 17)} for n in range(first, first + 20)]
         Path(f"{split}.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in sums), encoding="utf-8")
-    described = {
-        **{
-            "name": "sums",
-            "data": {"dev": "dev.jsonl", "held_out": "held_out.jsonl"},
-            "prompt": "What is {{question}}?",
-        },
-        **{"reference": "{{answer}}", "metric": "number", "max_new_tokens": 16, **task},
-    }
-    Path("task.yaml").write_text(json.dumps(described), encoding="utf-8")
+    texts = {"name": "sums", "prompt": "What is {{question}}?", "reference": "{{answer}}", "metric": "number"}
+    data = {split: f"{split}.jsonl" for split in ("dev", "held_out")}
+    Path("task.yaml").write_text(json.dumps({**texts, "data": data, "max_new_tokens": 16, **task}), encoding="utf-8")
     with raw_server() as raw:
         raw.answer = answer
         lines = [
@@ -251,20 +245,15 @@ def _record(out: Path, work: Path) -> None:
             new = _stored() - stored
             stored |= new
             # The address of a server, with its port, is in its responses' keys.
-            digest = (
-                "..."
-                if (case.folder / "pool.txt").exists()
-                else hashlib.sha256("".join(sorted(new)).encode()).hexdigest()
-            )
-            about["stored"] = {"responses": len(new), "keys": digest}
+            digest = hashlib.sha256("".join(sorted(new)).encode()).hexdigest()
+            is_known = not (case.folder / "pool.txt").exists()
+            about["stored"] = {"responses": len(new), "keys": digest if is_known else "..."}
         keep = places if name != "keys" else {}
         values: dict[str, Any] = {"case.json": about if name == "keys" else recorded(about, keep)}
         for path in found:
             if path.name in FILES:
-                text = path.read_text(encoding="utf-8")
-                value = (
-                    [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else json.loads(text)
-                )
+                text, is_lines = path.read_text(encoding="utf-8"), path.suffix == ".jsonl"
+                value = [json.loads(line) for line in text.splitlines()] if is_lines else json.loads(text)
                 values[f"{path.stem}.json"] = recorded(value, places)
         for file, value in values.items():
             (out / name / file).write_text(f"{dump(value)}\n", encoding="utf-8")
