@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
-from servers import Answer, as_json, completion, into_hub_cache, models, raw_server, transformers_serve
+from servers import Answer, Raw, as_json, completion, into_hub_cache, models, raw_server, transformers_serve
 from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -211,27 +212,15 @@ def test_a_pool_of_remote_candidates_alone_reads_no_weights_and_cannot_be_decode
 
 
 def test_what_was_answered_today_is_not_asked_again_and_under_a_revision_never(
-    place: Place, url: str, monkeypatch: pytest.MonkeyPatch
+    place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-    from ensemble.servers.client import ServerClient
-
-    post = ServerClient.post
-
-    def count(server: ServerClient, path: str, body: dict[str, Any]) -> Any:
-        asked.append(body["prompt"])
-        return post(server, path, body)
-
-    monkeypatch.setattr(ServerClient, "post", count)
-    line = f"openai:{url}#tiny/plain chat_template=never"
-    answers(place, line)
-    assert len(asked) == 1 + 6  # the first sees whether it answers
-    answers(place, line)
-    assert len(asked) == 2 + 6
-    answers(place, f"{line} revision=first")
-    assert len(asked) == 3 + 12
-    monkeypatch.setattr("advisor.models.server_identity.today", lambda: "2031-01-01")
-    answers(place, f"{line} revision=first")
-    assert len(asked) == 4 + 12
-    answers(place, line)
-    assert len(asked) == 5 + 18
+    raw.answer = lambda path, _body: models("m") if path.endswith("/models") else completion("7")
+    line = f"openai:{raw.url}#m chat_template=never"
+    counts = []
+    for day, options in (("", ""), ("", ""), ("", "revision=first"), ("2031-01-01", "revision=first"), ("", "")):
+        if day:
+            monkeypatch.setattr("advisor.models.server_identity.today", partial(str, day))
+        before = len(raw.questions)
+        answers(place, f"{line} {options}")
+        counts.append(len(raw.questions) - before)
+    assert counts == [6, 0, 6, 0, 6]

@@ -16,15 +16,13 @@ from fastapi.testclient import TestClient
 from running_server import Running, running, serving
 from servers import Answer, Raw, as_json, completion
 from servers import models as models_answer
+from test_remote import LENIENT, TEMPLATE, answers
 from tiny import byte_tokenizer, save_member, tiny_model
 
 from advisor.models import server_identity as identity
 from advisor.models.ask import reply_to
-from advisor.models.profiler import Profiler
-from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import InferenceConfig
 from advisor.models.server_model import server_model
-from advisor.progress import Progress
 from advisor.serving.app import Endpoints
 from advisor.serving.engine import SharedDecoder
 from advisor.serving.metrics import Metrics
@@ -40,14 +38,8 @@ from ensemble.servers.address import ServerAddress
 if TYPE_CHECKING:
     from pools import Place
 
-    from advisor import records
-
 pytest_plugins = ["pools"]
 
-LENIENT = ("--max-gap", "100", "--max-length-ratio", "1e9")
-TEMPLATE = (
-    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[me]{% endif %}"
-)
 NAMES = ("alpha", "beta")
 
 
@@ -83,16 +75,6 @@ def select(place: Place, *pool: str, out: str = "run") -> list[dict[str, Any]]:
 
 def allowed(servers: dict[str, Running]) -> list[str]:
     return [word for name in NAMES for word in ("--allow-server", servers[name].url)]
-
-
-def profiled(place: Place, *pool: str) -> dict[str, tuple[records.Answer, ...]]:
-    """Every candidate's answers, by name."""
-    place.pool(*pool)
-    plan = place.plan()
-    with ResponseCache(place.cache) as store:
-        found = Profiler(plan, store, Progress(quiet=True)).alone([one.name for one in plan.candidates], plan.dev)
-    assert all(one.errors == 0 for one in found.values())
-    return {name: one.answers for name, one in found.items()}
 
 
 def test_a_pool_of_servers_gives_the_texts_of_the_same_pool_here(
@@ -149,8 +131,8 @@ def test_a_run_with_servers_is_run_evaluated_checked_and_exported_with_consent(
 
 
 def test_options_are_scored_as_by_the_models_here(place: Place, models: Path, servers: dict[str, Running]) -> None:
-    place.task(choices=["{{answer}}", "none of them", "What is"], metric="choice")
-    here, there = profiled(place, *local_lines(models)), profiled(place, *lines(models, servers))
+    task: dict[str, Any] = {"choices": ["{{answer}}", "none of them", "What is"], "metric": "choice"}
+    here, there = answers(place, *local_lines(models), **task), answers(place, *lines(models, servers), **task)
     for name in NAMES:
         for own, other in zip(here[name], there[name], strict=True):
             # Here the few special tokens, which are never written, have no part of the probability.
@@ -188,14 +170,12 @@ def chat(tmp_path: Path) -> Path:
 
 
 def test_chat_templates_are_applied_here(place: Place, chat: Path) -> None:
-    place.task()
     member = load_member(ModelSpec(Checkpoint(str(chat)), "chat"))
     with serving(Ensemble([member], cache_dir=chat / "tables")) as server:
-        line = f"openai:{server.url}/v1#tiny name=chat tokenizer={chat}"
-        there = profiled(place, line)["chat"]
-    here = profiled(place, f"{chat}")["chat"]
+        there = answers(place, f"openai:{server.url}/v1#tiny name=chat tokenizer={chat}")["chat"]
+    here = answers(place, f"{chat}")["chat"]
     assert [each.text for each in there] == [each.text for each in here]
-    plain = profiled(place, f"{chat} chat_template=never")["chat"]
+    plain = answers(place, f"{chat} chat_template=never")["chat"]
     assert [each.text for each in plain] != [each.text for each in here]
 
 
