@@ -16,7 +16,6 @@ from advisor.run.evaluation import Evaluation
 from advisor.run.figures import RIGHT, ResponseTrace, Sample, SampleResponse, TracedStep
 from advisor.run.folder import Run
 from advisor.run.result import Result
-from advisor.strategies.fusion import Fusion
 from advisor.tasks.task import place_of_answer
 
 MOST_EXAMPLES = 200  # in the report: a reader looks at few, and the others stay in samples.jsonl
@@ -308,7 +307,7 @@ def report_data(run: Run) -> ReportData:
 def joint_name(result: Result) -> str:
     """What writes the joint response that examples show: a recommended fusion, or else the set; empty if neither."""
     recommended = result.recommended
-    if recommended is not None and isinstance(recommended.key, Fusion):
+    if recommended is not None and recommended.key.author is not None:
         return recommended.title
     return f"{result.ensemble.name} ensemble" if result.ensemble else ""
 

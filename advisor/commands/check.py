@@ -37,7 +37,6 @@ from advisor.run.plan import (
 )
 from advisor.run.result import EnsembleResult
 from advisor.statistics import Interval, accuracy_interval, cluster_interval, scores
-from advisor.strategies.fusion import Fusion
 from advisor.strategies.replay import replay
 from advisor.strategies.strategy import Decoded, Single, Strategy
 from advisor.strategies.vote import can_vote
@@ -232,7 +231,7 @@ def _from_models(
             raise MemberError(reason, of=name)
         played = play_with_models(profiler, strategy.members, strategy.flow, asked, alone, seed, strategy.name)
         answers = played.replay.profile
-        if isinstance(strategy, Fusion):
+        if strategy.author is not None:
             answers = profiler.graded(answers, strategy.members, asked)
     return _Fresh(options.split, asked.name, left_out, answers, alone[promise.best_single_model], clusters_of(asked))
 
@@ -242,7 +241,7 @@ def _from_logs(
 ) -> _Fresh:
     """Take the answers to fresh questions from logs."""
     strategy = promise.strategy
-    if isinstance(strategy, (Decoded, Fusion)):
+    if isinstance(strategy, Decoded) or strategy.author is not None:
         raise InputError(
             f"--logs: {', '.join(strategy.members)} write a new text together ({strategy.name}), and logs have the "
             "answers of models alone; leave out --logs, or name another strategy with --strategy"

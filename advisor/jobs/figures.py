@@ -46,7 +46,6 @@ from advisor.run.result import (
     TaskInfo,
 )
 from advisor.statistics import Interval, accuracy_interval
-from advisor.strategies.fusion import Fusion
 from advisor.strategies.replay import Spent
 from advisor.strategies.schema import strategy_json
 from advisor.tasks import metrics
@@ -339,8 +338,8 @@ def _taken(result: StrategyResult, n: int) -> RecommendedAnswer:
     """Whose response a strategy takes to a question; for one model with several responses, which of them."""
     answer = result.profile.answers[n]
     own = {}
-    if isinstance(result.strategy, Fusion):
-        model, draw, own = result.strategy.writer, None, {"text": answer.text}
+    if result.strategy.author is not None:
+        model, draw, own = result.strategy.author, None, {"text": answer.text}
     else:
         model, draw = result.takes[n]
     return RecommendedAnswer(model=model, draw=draw or 0, extracted=answer.extracted, score=_score(answer), **own)

@@ -76,7 +76,7 @@ class ChosenSet:
         alone: The answers of single models to the held-out questions, by name: the sets' members, and other models that
             the sets are compared with.
         voters: The models of votes and routers; empty if they were not asked the held-out questions.
-        fused: The answers of fusions to the held-out questions.
+        written: The answers of strategies that write new texts with new calls to the held-out questions.
         trouble: Why a set could not be run on the held-out questions.
         sets: All sets that could be decoded, the most promising first.
         note: That the prediction would choose another set, for the advice.
@@ -87,7 +87,7 @@ class ChosenSet:
     verified: tuple[HeldOutResult, ...] = ()
     alone: Mapping[str, Profile] = field(default_factory=dict)
     voters: tuple[str, ...] = ()
-    fused: Mapping[Strategy, Replay] = field(default_factory=dict)
+    written: Mapping[Strategy, Replay] = field(default_factory=dict)
     trouble: str | None = None
     sets: tuple[PredictedFigures, ...] = ()
     note: str | None = None
@@ -95,13 +95,13 @@ class ChosenSet:
     def splits(self, config: RunConfig, held_out: Task) -> tuple[AnsweredSplit, AnsweredSplit]:
         """The dev and the held-out questions, with all answers to them."""
         on_dev: dict[Strategy, Replay] = {each.strategy: Replay(each.dev) for each in self.verified if each.dev}
-        written: dict[Strategy, Replay] = {
+        decoded: dict[Strategy, Replay] = {
             each.strategy: Replay(each.profile, calls=((each.strategy.members, each.profile),))
             for each in self.verified
         }
         return (
             AnsweredSplit(config.dev, self.pool.complete, on_dev),
-            AnsweredSplit(held_out, self.alone, {**written, **self.fused}, prices_of(config)),
+            AnsweredSplit(held_out, self.alone, {**decoded, **self.written}, prices_of(config)),
         )
 
     def predictions(self, set_by: SetBy, results: Sequence[StrategyResult]) -> Predictions | None:
@@ -184,8 +184,8 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         pool = without_failed(pool, config, profiler)
     if config.fusion is not None and fusion is None:
         progress.say("--fusion: its writer, or all of its panel, failed on the questions, so there is no fusion")
-    fused = {} if fusion is None else _fused(fusion, alone, config.held_out, config, profiler, progress)
-    chosen = replace(chosen, alone=alone, voters=voters, fused=fused)
+    written = {} if fusion is None else _written(fusion, alone, config.held_out, config, profiler, progress)
+    chosen = replace(chosen, alone=alone, voters=voters, written=written)
     verified: list[HeldOutResult] = []
     for predicted in queue:
         # The largest expected gain so far; the best single model gains 0.
@@ -228,29 +228,28 @@ def _fusion(pool: ProfiledPool, voters: Sequence[str], config: RunConfig) -> Fus
     return Fusion.of(panel, writer, line.drafts, line.rounds, line.template)
 
 
-def _fused(
-    fusion: Fusion,
+def _written(
+    strategy: Strategy,
     alone: Mapping[str, Profile],
     task: Task,
     config: RunConfig,
     profiler: Profiler,
     progress: Progress,
 ) -> dict[Strategy, Replay]:
-    """The answers of a fusion to the held-out questions; none if a model failed."""
+    """The answers of a strategy that writes to the held-out questions; none if a model failed."""
+    name = f"{strategy.name} by {strategy.author}"
     try:
-        made = play_with_models(
-            profiler, fusion.members, fusion.flow, task, alone, config.seed, f"fusion by {fusion.writer}"
-        )
+        made = play_with_models(profiler, strategy.members, strategy.flow, task, alone, config.seed, name)
     except MemberError as error:
         progress.say(str(error))
         return {}
     if made.unread:
         progress.say(
-            f"{fusion}: {len(made.unread):,} of {made.readings:,} prompts with drafts could not be answered; an "
+            f"{strategy}: {len(made.unread):,} of {made.readings:,} prompts with drafts could not be answered; an "
             f"earlier draft counts there; the first: {made.unread[0]}"
         )
-    graded = profiler.graded(made.replay.profile, fusion.members, task)
-    return {fusion: made.replay._replace(profile=graded)}
+    graded = profiler.graded(made.replay.profile, strategy.members, task)
+    return {strategy: made.replay._replace(profile=graded)}
 
 
 def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedFigures, ...]:

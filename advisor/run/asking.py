@@ -19,7 +19,6 @@ from advisor.models.local_model import LocalModel
 from advisor.models.response_cache import Response, split_thinking
 from advisor.models.server_model import server_model
 from advisor.run.plan import StrategyPlan
-from advisor.strategies.fusion import Fusion
 from advisor.strategies.replay import QuestionCalls
 from advisor.strategies.self_consistency import drawn
 from advisor.strategies.strategy import QuestionText, Reply
@@ -69,7 +68,7 @@ class Answerer:
         self, prompt: AskedPrompt, settings: Settings, group: str | None = None, deadline: float | None = None
     ) -> Answered:
         """Answer a prompt; models that have not answered at a time of the monotonic clock count as failed."""
-        text = _question_of(prompt, writes=isinstance(self._strategy, Fusion))
+        text = _question_of(prompt, writes=self._strategy.author is not None)
         way = QuestionCalls[_Made](self._strategy.flow(QuestionText(text, text, group)))
         while way.open:
             models = [self._models[call.members[0]] for call in way.open]

@@ -1,11 +1,13 @@
 """The strategies, one file each: what could run in production.
 
-To add a strategy, add one file here; no other code changes. It needs a subclass of
-:class:`~advisor.strategies.strategy.Strategy` with a ``KIND``, the strategy's name, and these methods: ``learn`` (from
-answers), ``flow`` (asks the members a question), and its words: ``title``, ``describe``, ``headline``. Its fields are
-its keys in files. A strategy that reads answers, not only texts, sets ``COUNTS``; otherwise replies have none.
-`self_consistency.py` is a short example; the calls of `fusion.py` have new prompts. `strategy.py` also has the two that
-all others know: one model alone, and a set that decodes together.
+To add a strategy whose answers are replies of its members, add one file here; no other code changes. It needs a
+subclass of :class:`~advisor.strategies.strategy.Strategy` with a ``KIND``, the strategy's name, and these methods:
+``learn`` (from answers), ``flow`` (asks the members a question), and its words: ``title``, ``describe``, ``headline``.
+Its fields are its keys in files. One that writes a new text has an ``author``; users ask for it by an option, because
+it takes new calls, which `advisor/jobs/held_out.py` makes and `advisor/jobs/dry_run.py` counts. A strategy that reads
+answers, not only texts, sets ``COUNTS``; otherwise replies have none. `self_consistency.py` is a short example; the
+calls of `fusion.py` have new prompts. `strategy.py` also has the two that all others know: one model alone, and a set
+that decodes together.
 """
 
 from __future__ import annotations

@@ -88,6 +88,11 @@ class Fusion(Strategy):
         return str(len(self.members)), self.writer
 
     @property
+    def author(self) -> str:
+        """See :attr:`Strategy.author`."""
+        return self.writer
+
+    @property
     def responses_per_member(self) -> int:
         """See :attr:`Strategy.responses_per_member`."""
         return self.draws

@@ -126,6 +126,11 @@ class Strategy(ABC):
         return str(len(self.members)), self.members[0]
 
     @property
+    def author(self) -> str | None:
+        """The member that writes the answer as a new text; None where a reply of a member is the answer."""
+        return None
+
+    @property
     def responses_per_member(self) -> int:
         """How many responses of each member a question takes."""
         return 1
