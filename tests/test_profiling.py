@@ -405,15 +405,6 @@ def test_a_model_chooses_by_the_tasks_scoring(
         assert answer.text == example.choices[scores.index(max(scores))]
 
 
-def test_each_scoring_has_its_own_responses(place: Place, store: ResponseCache, alone: Ensemble) -> None:
-    records = [{"question": f"{n}?", "answer": "A", "A": "yes", "B": f"not in any way {n}"} for n in range(8)]
-    found = []
-    for scoring in ("texts", "normalised"):
-        place.task(records, choices=["{{A}}", "{{B}}"], metric="choice", scoring=scoring)
-        found.append([answer.text for answer in profile(load_task("task.yaml"), store, lambda: alone).answers])
-    assert found[0] != found[1]
-
-
 def test_many_questions_are_chosen_in_few_passes(
     choices: Task, store: ResponseCache, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -445,35 +436,6 @@ def test_options_that_do_not_fit_a_context_are_an_error_alone(
     assert errors(found)[::2] == [None, None]
     assert "a prompt and an option of" in str(errors(found)[1])
     assert profile(task, store, never) == found
-
-
-def test_where_memory_runs_out_fewer_options_go_at_a_time(
-    choices: Task, store: ResponseCache, alone: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = undisturbed(choices, alone, tmp_path)
-
-    def limit(ids: torch.Tensor) -> None:
-        if len(ids) > 2:
-            fake_cuda(len(ids))
-
-    spoil(monkeypatch, alone, limit)
-    found = profile(choices, store, lambda: alone)
-    assert [answer.text for answer in found.answers] == [answer.text for answer in expected.answers]
-
-
-def test_a_choice_that_the_model_fails_on_is_an_error_alone(
-    choices: Task, store: ResponseCache, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (two,) = (ids for ids in alone.encode("2"))
-
-    def fail(ids: torch.Tensor) -> None:
-        if (ids == two[0]).any():
-            raise IndexError("beyond the last position")
-
-    with monkeypatch.context() as spoilt:
-        spoil(spoilt, alone, fail)
-        found = profile(choices, store, lambda: alone)
-    assert errors(found) == [None, None, "IndexError: beyond the last position", None]
 
 
 # --- Once more ---

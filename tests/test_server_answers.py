@@ -98,18 +98,6 @@ def test_an_error_with_status_200_is_that_of_its_code_and_is_sent_again_as_that_
     assert len(raw.asked) == (3 if status in (429, 500, 502, 503, 504) else 1)
 
 
-def test_a_run_outlasts_errors_with_status_200_also_at_the_first_request(place: Place, raw: Raw) -> None:
-    count = iter(range(1000))
-
-    def flaky(body: Body) -> Answer:
-        is_lost = next(count) % 3 == 0
-        return as_json({"error": {"message": "lost", "code": 502}}) if is_lost else message(str(total(body)))
-
-    result, said = run(place, raw, flaky)
-    assert result["candidates"][0]["accuracy"] == 100
-    assert "could not be answered" not in said
-
-
 # --- Contents in parts ---
 
 
