@@ -327,11 +327,6 @@ def test_without_its_window_a_slid_cache_would_be_wrong() -> None:
             rows.feed(rows.plain.lengths, in_turn(turn))
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_a_cache_that_can_be_rolled_back_is_used(arch: str) -> None:
-    assert member_of(model_of(arch), byte_tokenizer(), name=arch).recompute_reason is None
-
-
 @pytest.mark.parametrize(
     ("arch", "why"),
     [

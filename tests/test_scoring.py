@@ -13,7 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import ReferenceMember
-from tiny import MADE_UP, PROMPTS, byte_tokenizer, let_write, member, real_tokenizers, tiny_model, tokenizer_named
+from test_vocabulary import NAMES
+from tiny import PROMPTS, byte_tokenizer, let_write, member, tiny_model, tokenizer_named
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
@@ -52,7 +53,7 @@ def test_a_score_is_the_references(names: tuple[str, ...], k: int, weights: list
 
 
 # To load models and tables for each of them takes minutes; what is read is all that depends on the tokenizer.
-@pytest.mark.parametrize("name", [*MADE_UP, *real_tokenizers()])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_member_reads_the_continuation_of_each_beginning(name: str) -> None:
     primary, other = (
         Vocabulary(tokenizer_named(each), (), len(tokenizer_named(each))) for each in ("unigram with bytes", name)
@@ -173,18 +174,13 @@ sequences = st.lists(st.lists(st.integers(0, 2), max_size=6).map(tuple), max_siz
 
 
 @given(sequences)
-def test_every_state_is_the_beginning_of_its_row(reached: list[tuple[int, ...]]) -> None:
+def test_every_state_is_the_beginning_of_its_row_and_no_row_could_be_spared(reached: list[tuple[int, ...]]) -> None:
     found = paths(reached)
     for state in reached:
         assert found.rows[found.row_of[state]][: len(state)] == state
-
-
-@given(sequences)
-def test_no_row_could_be_spared(reached: list[tuple[int, ...]]) -> None:
-    rows = paths(reached).rows
-    assert {*rows} <= {*reached, ()}
-    for row in rows:
-        assert not any(other != row and other[: len(row)] == row for other in rows)
+    assert {*found.rows} <= {*reached, ()}
+    for row in found.rows:
+        assert not any(other != row and other[: len(row)] == row for other in found.rows)
 
 
 # --- Refusals ---

@@ -19,7 +19,7 @@ from ensemble.errors import InputError
 from ensemble.vocabulary.token_bytes import Vocabulary, utf8_runs
 
 ABSENT: Any = pytest.param("none", marks=pytest.mark.skip("../shared/tokenizers is absent"))
-FIRST = ("deepseek-coder", "gpt-2", "llama-3", "phi-3")
+FIRST = ("deepseek-coder", "gpt-2", "gpt-neox", "phi-3")
 """Of each kind one. The others are further cases: the code is the same, and each takes long to read."""
 FURTHER = [
     pytest.param(name, marks=[pytest.mark.second_lane, pytest.mark.further])

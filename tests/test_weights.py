@@ -34,7 +34,7 @@ pytest_plugins = ["pools"]
 PROMPTS = ["What is 3 + 4?\nAnswer:", "The cat sat on the mat.", "0123"]
 SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", "100", "--max-length-ratio", "1e9")
 Select = Callable[[str], dict[str, Any]]
-RECORDS = [{"question": f"{n} + {n} is {2 * n + n % 2}?", "answer": "BA"[n % 2]} for n in range(1, 41)]
+RECORDS = [{"question": f"{n} + {n} is {2 * n + n % 2}?", "answer": "BA"[n % 2]} for n in range(1, 25)]
 
 
 @cache
@@ -170,15 +170,15 @@ def test_weights_follow_from_the_dev_questions(chosen: Place) -> None:
     assert found["ensemble"]["weights"] == pytest.approx(expected, abs=1e-12)
 
 
-def test_numbers_follow_the_lines_of_the_pool(chosen: Place) -> None:
-    found = chosen_with(chosen, "5,3,1")
-    numbers = {"alpha": 5.0, "beta": 3.0, "gamma": 1.0}
+def test_numbers_follow_the_lines_of_the_pool(selected: Select) -> None:
+    found = selected("9,2,1")
+    numbers = {"alpha": 9.0, "beta": 2.0, "gamma": 1.0}
     assert found["ensemble"]["weights"] == [numbers[name] for name in found["selected"]]
 
 
 def test_a_run_decodes_with_the_weights_of_its_folder(place: Place, models: Path, selected: Select) -> None:
-    found = selected("9,1,1")
-    ran = place.advisor("run", "9,1,1", "What is 7 + 7?\nAnswer:", "--method", "unite")
+    found = selected("9,2,1")
+    ran = place.advisor("run", "9,2,1", "What is 7 + 7?\nAnswer:", "--method", "unite")
     assert ran.status == 0
     weights = found["ensemble"]["weights"]
     ensemble = Ensemble.from_pretrained([models / name for name in found["selected"]], weights=weights)
@@ -186,7 +186,7 @@ def test_a_run_decodes_with_the_weights_of_its_folder(place: Place, models: Path
     assert ran.out.strip() == expected.text.strip()
 
 
-@pytest.mark.parametrize("weights", ["9,1,1", "perplexity"])
+@pytest.mark.parametrize("weights", ["9,2,1", "perplexity"])
 def test_a_strategy_named_by_the_user_keeps_the_weights(place: Place, selected: Select, weights: str) -> None:
     found = selected(weights)
     ran = place.advisor("export", weights, "saved", "--strategy", "unite")
@@ -196,8 +196,8 @@ def test_a_strategy_named_by_the_user_keeps_the_weights(place: Place, selected: 
 
 
 def test_a_check_decodes_with_the_weights_of_the_run(place: Place, selected: Select) -> None:
-    selected("9,1,1")
-    found = Run.open(place.folder / "9,1,1").result.ensemble
+    selected("9,2,1")
+    found = Run.open(place.folder / "9,2,1").result.ensemble
     assert found is not None and isinstance(found.weights, tuple)
     names = [each.model for each in found.members]
     entries = [SimpleNamespace(name=name) for name in ("other", *reversed(names))]
@@ -215,13 +215,13 @@ def test_a_server_refuses_weights_of_each_prompt_before_it_loads_models(place: P
 
 
 def test_weights_of_a_run_that_do_not_fit_are_refused(place: Place, selected: Select) -> None:
-    selected("9,1,1")
-    path = place.folder / "9,1,1" / "result.json"
+    selected("9,2,1")
+    path = place.folder / "9,2,1" / "result.json"
     result = json.loads(path.read_text(encoding="utf-8"))
     for weights in [[], [1], [0, 0, 0], [1, 2, 3, 4]]:
         result["ensemble"]["weights"] = weights
         path.write_text(json.dumps(result), encoding="utf-8")
-        ran = place.advisor("run", "9,1,1", "What is 7 + 7?", "--method", "unite")
+        ran = place.advisor("run", "9,2,1", "What is 7 + 7?", "--method", "unite")
         assert (ran.status, ran.out) == (2, "")
         assert "weights should be 3 numbers" in ran.err
 
