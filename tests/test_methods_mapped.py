@@ -21,8 +21,8 @@ from tiny import byte_tokenizer
 from torch import Tensor
 
 from ensemble.errors import InputError
-from ensemble.methods import _token_mapping, get_module, make_options
-from ensemble.methods._token_mapping import TokenMapping, load_or_make
+from ensemble.methods import _mapping, get_module, make_options
+from ensemble.methods._mapping import TokenMapping, load_or_make
 from ensemble.methods.eva import Options, alignment
 from ensemble.methods.mined import nearest
 from ensemble.models.member import Member
@@ -303,7 +303,7 @@ def test_a_nan_logit_makes_its_row_nan(name: str) -> None:
 def test_a_mapping_is_made_once_and_again_where_the_file_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_token_mapping, "default_cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(_mapping, "default_cache_dir", lambda: tmp_path)
     made: list[int] = []
 
     def make() -> TokenMapping:

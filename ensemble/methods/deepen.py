@@ -44,7 +44,7 @@ from torch import Tensor
 
 from ensemble.errors import InputError
 from ensemble.methods import Method
-from ensemble.methods._embeddings import MIN_COMMON, common_entries, unit_embeddings
+from ensemble.methods._mapping import MIN_COMMON, common_entries, unit_embeddings
 from ensemble.runtime.logits import Logits, whole
 from ensemble.step.distribution import Distribution, candidate_logits
 from ensemble.step.token_method import Setup, TokenRule

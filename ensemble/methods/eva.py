@@ -41,8 +41,15 @@ from torch import Tensor
 
 from ensemble.errors import InputError
 from ensemble.methods import Method
-from ensemble.methods._embeddings import common_entries, unit_, unit_embeddings
-from ensemble.methods._token_mapping import TokenMapping, average_mapped, common_and_foreign, load_or_make
+from ensemble.methods._mapping import (
+    TokenMapping,
+    average_mapped,
+    common_and_foreign,
+    common_entries,
+    load_or_make,
+    unit_,
+    unit_embeddings,
+)
 from ensemble.step.token_method import Setup, TokenRule
 from ensemble.vocabulary.joint import EOS, NONE
 

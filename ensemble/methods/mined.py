@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 
 from ensemble.methods import Method
-from ensemble.methods._token_mapping import TokenMapping, average_mapped, common_and_foreign, load_or_make
+from ensemble.methods._mapping import TokenMapping, average_mapped, common_and_foreign, load_or_make
 from ensemble.step.token_method import Setup, TokenRule
 from ensemble.vocabulary.joint import NONE
 

@@ -176,7 +176,12 @@ class SpanDecoder(PromptDecoder):
         share = (time.perf_counter() - start) / len(self._running)
         for text in self._running:
             text.counts.seconds += share
-        self._drop({number for number, _ in finished})
+        if finished:
+            gone = {number for number, _ in finished}
+            kept = [row for row, text in enumerate(self._running) if text.number not in gone]
+            self._running = [self._running[row] for row in kept]
+            for writer in self._writers:
+                writer.drop(kept)
         return finished
 
     def _round(self) -> list[tuple[int, Generation | MemberError]]:
@@ -210,14 +215,6 @@ class SpanDecoder(PromptDecoder):
         for n, writer in enumerate(self._writers):
             writer.admit([prompts[n] for _, prompts in fresh])
 
-    def _drop(self, numbers: set[int]) -> None:
-        if not numbers:
-            return
-        kept = [row for row, text in enumerate(self._running) if text.number not in numbers]
-        self._running = [self._running[row] for row in kept]
-        for writer in self._writers:
-            writer.drop(kept)
-
     def _append(self, text: _RunningText, span: Span) -> Generation | None:
         """Append a span to a text; the generation if this ends the text."""
         searched = len(text.data)
@@ -239,15 +236,13 @@ class SpanDecoder(PromptDecoder):
             return text.generation(text.data[:end], tokens, "stop")
         if span.ended:
             return text.generation(text.data, tokens, "eos")
+        # Whether the context of a member cannot hold the text and one more token.
+        parts = zip(self._members, text.prompts, text.readers, strict=True)
+        is_full = any((most := m.most_tokens(p)) is not None and len(p) + len(r.ids) >= most for m, p, r in parts)
         # After an empty span the members would write the same empty span for ever.
-        if len(tokens) >= self._settings.max_new_tokens or not span.data or self._is_full(text):
+        if len(tokens) >= self._settings.max_new_tokens or not span.data or is_full:
             return text.generation(text.data, tokens, "length")
         return None
-
-    def _is_full(self, text: _RunningText) -> bool:
-        """Whether the context of a member cannot hold the text and one more token."""
-        parts = zip(self._members, text.prompts, text.readers, strict=True)
-        return any((most := m.most_tokens(p)) is not None and len(p) + len(r.ids) >= most for m, p, r in parts)
 
 
 class Writer:
