@@ -21,7 +21,6 @@ from advisor.lm_eval.requests import (
     settings_of,
     split_space,
     windows,
-    without_system,
 )
 from advisor.models.loaded_models import load_ensemble, silence_libraries
 from advisor.options.shared import SeedOptions
@@ -203,11 +202,8 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
             templates[member.name] = str(member.tokenizer.chat_template)
         return next(iter(templates.values())) if len(set(templates.values())) == 1 else json.dumps(templates)
 
-    @property
-    def tokenizer_name(self) -> str:
-        """The name in lm-eval's cache of requests."""
-        # The cache holds conversations as JSON, which are the same for every tokenizer.
-        return "unite"
+    tokenizer_name = "unite"
+    """The name in lm-eval's cache of requests, which holds conversations as JSON: the same for every tokenizer."""
 
     def get_model_info(self) -> dict[str, Any]:
         """What lm-eval writes into its results of the model."""
@@ -264,7 +260,7 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         try:
             return [member.prompt_ids(messages) for member in members]
         except InputError as error:
-            plain = without_system(messages)
+            plain = [message for message in messages if message["role"] != "system"]
             if len(plain) == len(messages):
                 raise
             self._warn(f"{error}; system messages are omitted")

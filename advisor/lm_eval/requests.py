@@ -108,11 +108,6 @@ def _number(kind: Callable[[Any], _Number], settings: dict[str, Any], name: str,
         raise InputError(f"generation_kwargs {name}={value!r}: give a number") from None
 
 
-def without_system(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """A conversation without its system messages, which some chat templates refuse."""
-    return [dict(message) for message in messages if message["role"] != "system"]
-
-
 _UNLIMITED = 2048
 """Tokens of a window for models without a context limit, as in lm-eval."""
 _START = -1

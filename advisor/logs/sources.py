@@ -176,85 +176,53 @@ def _files_in(folder: Path) -> Iterator[LogFile]:
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One response of one model to one question. Texts are untrusted. None: the log does not have the value.
-
-    Attributes:
-        model: The name of the model.
-        id: The question's id in the log, as text; unique within a part if the log counts each part from 0.
-        place: File and line or number, for messages.
-        task: The name of the evaluation, without the parts that it has.
-        question: The question's text, or the whole prompt.
-        reference: The right answer, or all that are accepted.
-        choices: The options of a choice question.
-        response: What the model wrote; its thinking may be in it, at the start.
-        extracted: The answer that the log's tool read from the response; None also if it found none.
-        score: 0 (wrong) to 1 (right).
-        metric: The name of the score.
-        length: Characters of the response, for logs without its text.
-        group: The part of the task that the question belongs to.
-        cluster: What the question shares with others, for example its passage: the field that the user names.
-        tokens: Tokens that the model wrote, those of its thinking included.
-        thinking: What the model thought before its answer, where the log has it apart.
-        thought: Whether it thought, also where the log does not have the text.
-        prompt_tokens: Tokens of the prompt.
-        seconds: Time that the model took.
-        dollars: What the response cost.
-        draw: The number of the response, from 0, if a model answered a question several times.
-        cut: Whether the response was cut off at a token limit.
-        error: Why the model gave no response, in one line.
-    """
+    """One response of one model to one question. Texts are untrusted. None: the log does not have the value."""
 
     model: str
-    id: str
-    place: str
-    task: str | None = None
-    question: str | None = None
-    reference: str | tuple[str, ...] | None = None
-    choices: tuple[str, ...] = ()
-    response: str | None = None
-    extracted: str | None = None
-    score: float | None = None
+    id: str  # the question's id in the log, as text; unique within a part if the log counts each part from 0
+    place: str  # file and line or number, for messages
+    task: str | None = None  # the name of the evaluation, without the parts that it has
+    question: str | None = None  # the question's text, or the whole prompt
+    reference: str | tuple[str, ...] | None = None  # the right answer, or all that are accepted
+    choices: tuple[str, ...] = ()  # the options of a choice question
+    response: str | None = None  # what the model wrote; its thinking may be in it, at the start
+    extracted: str | None = None  # the answer that the log's tool read from the response; None also if it found none
+    score: float | None = None  # 0 (wrong) to 1 (right)
     metric: str | None = None
-    length: int | None = None
-    group: str | None = None
+    length: int | None = None  # characters of the response, for logs without its text
+    group: str | None = None  # the part of the task that the question belongs to
+    # What the question shares with others, for example its passage: the field that the user names.
     cluster: str | None = None
-    tokens: int | None = None
-    thinking: str | None = None
-    thought: bool = False
-    prompt_tokens: int | None = None
-    seconds: float | None = None
-    dollars: float | None = None
-    draw: int = 0
-    cut: bool = False
-    error: str | None = None
+    tokens: int | None = None  # tokens that the model wrote, those of its thinking included
+    thinking: str | None = None  # what the model thought before its answer, where the log has it apart
+    thought: bool = False  # whether it thought, also where the log does not have the text
+    prompt_tokens: int | None = None  # tokens of the prompt
+    seconds: float | None = None  # time that the model took
+    dollars: float | None = None  # what the response cost
+    draw: int = 0  # the number of the response, from 0, if a model answered a question several times
+    cut: bool = False  # whether the response was cut off at a token limit
+    error: str | None = None  # why the model gave no response, in one line
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What a user says about the logs.
+    """What a user says about the logs."""
 
-    Attributes:
-        score: The score to use where a log has several, for example ``exact_match,flexible-extract`` (metric and
-            filter of lm-eval) or a scorer of inspect; None for the first.
-        cluster: The field of the log that says which questions belong together; None if no field does. ``group`` is
-            the part of the task.
-        evaluation: Glob of the evaluation to take where logs have several; None if there is only one.
-        columns: For tables, the column of each role; see :mod:`advisor.logs.table`.
-        model_columns: For tables with one column per model, globs of these columns.
-        needs_score: Whether a response must have a score, or a reference for it: not where labels will give it.
-        is_rescored: Whether a metric scores the responses again, so that a response without a score is kept.
-        reads_json: Whether this metric reads JSON, so that an object may be a response.
-        scores: Reads the scores, and counts those that it cannot read.
-    """
-
+    # The score to use where a log has several, for example ``exact_match,flexible-extract`` (metric and filter of
+    # lm-eval) or a scorer of inspect; None for the first.
     score: str | None = None
+    # The field of the log that says which questions belong together; None if no field does. ``group`` is the part
+    # of the task.
     cluster: str | None = None
-    evaluation: str | None = None
+    evaluation: str | None = None  # Glob of the evaluation to take where logs have several; None if there is only one
+    # For tables, the column of each role; see :mod:`advisor.logs.table`.
     columns: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    model_columns: tuple[str, ...] = ()
+    model_columns: tuple[str, ...] = ()  # for tables with one column per model, globs of these columns
+    # Whether a response must have a score, or a reference for it: not where labels will give it.
     needs_score: bool = True
-    is_rescored: bool = False
-    reads_json: bool = False
+    is_rescored: bool = False  # whether a metric scores the responses again, so that a response without a score is kept
+    reads_json: bool = False  # whether this metric reads JSON, so that an object may be a response
+    # Reads the scores, and counts those that it cannot read.
     scores: ScoreReader = field(default_factory=ScoreReader, compare=False)
 
 

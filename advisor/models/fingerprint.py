@@ -79,7 +79,12 @@ def identify(
     try:
         if checkpoint.is_remote:
             identity = identify_server(checkpoint, entry.name, template, settings)
-            return dataclasses.replace(identity, tokenizer=_tokenizer_files(identity, keep_hashes))
+            own = files_of(ModelSpec(identity.address, "").tokenizer) if identity.decodes else ()
+            # The folder of a local tokenizer may also have weights, which do not count.
+            hashes = {
+                path.name: remembered_sha256(path, keep=keep_hashes) for path in own if path.suffix not in WEIGHTS
+            }
+            return dataclasses.replace(identity, tokenizer=hashes)
         config = check(checkpoint)
         files = {path.name: remembered_sha256(path, keep=keep_hashes) for path in files_of(checkpoint)}
         commit = None if checkpoint.is_local else commit_of(checkpoint)
@@ -102,14 +107,6 @@ def identify(
         chat_template=template,
     )
     return Fingerprint(spec, is_encoder_decoder(config))
-
-
-def _tokenizer_files(identity: ServerIdentity, keep_hashes: bool) -> dict[str, str]:
-    """The hashes of a local tokenizer's files, by name; its folder may also have weights, which do not count."""
-    if not identity.decodes:
-        return {}
-    files = files_of(ModelSpec(identity.address, "").tokenizer)
-    return {path.name: remembered_sha256(path, keep=keep_hashes) for path in files if path.suffix not in WEIGHTS}
 
 
 def model_of(entry: ModelSpec, model_id: Fingerprint | ServerIdentity, dtype: str) -> ModelSpec:

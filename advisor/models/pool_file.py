@@ -102,10 +102,7 @@ def _entries(text: str, path: Path) -> Iterator[ModelSpec]:
     # Not splitlines(), which also splits at \v, \f and U+2028: the numbers must be those of the user's editor.
     for number, line in enumerate(text.split("\n"), start=1):
         place = f"{path}:{number}"
-        try:
-            words = _words(line)
-        except ValueError as error:
-            raise InputError(f"{str(error).lower()}; close the quotation mark", of=place) from None
+        words = _words(line, place)
         if not words:
             continue
         entry = _entry(words, place, path.parent)
@@ -117,22 +114,22 @@ def _entries(text: str, path: Path) -> Iterator[ModelSpec]:
 
 def read_line(line: str, place: str) -> ModelSpec:
     """Read one line as a pool file has it, from a command line: paths are relative to the current folder."""
-    try:
-        words = _words(line)
-    except ValueError as error:
-        raise InputError(f"{str(error).lower()}; close the quotation mark", of=place) from None
+    words = _words(line, place)
     if not words:
         raise InputError("the line is empty; give a folder, a hub id or a server", of=place)
     return _entry(words, place, Path())
 
 
-def _words(line: str) -> list[str]:
+def _words(line: str, place: str) -> list[str]:
     """The words of a line, without its comment."""
+    address, options = "", line
     # In the address of a server, # comes before the model's name and does not begin a comment.
-    if not line.lstrip().startswith(PREFIX):
-        return shlex.split(line, comments=True)
-    address, _, options = line.strip().replace("\t", " ").partition(" ")
-    return [address, *shlex.split(options, comments=True)]
+    if line.lstrip().startswith(PREFIX):
+        address, _, options = line.strip().replace("\t", " ").partition(" ")
+    try:
+        return [*([address] if address else []), *shlex.split(options, comments=True)]
+    except ValueError as error:
+        raise InputError(f"{str(error).lower()}; close the quotation mark", of=place) from None
 
 
 def _entry(words: list[str], place: str, folder: Path) -> ModelSpec:

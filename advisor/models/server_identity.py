@@ -107,27 +107,24 @@ def identify_server(
         with ServerClient(address, retries=_RETRIES) as server:
             # First, because it costs nothing, and because its names help where the model's name is wrong.
             models = _list_models(server)
-            if address.tokenizer is not None and (lacks := _what_it_lacks(address, name)):
-                address = replace(address, tokenizer=None)
+            if address.tokenizer is not None:
+                try:
+                    connect(address, name).close()
+                except InputError as error:
+                    lacks, address = error.without(name), replace(address, tokenizer=None)
             identity = ServerIdentity(address, chat_template, {}, today(), lacks)
             try:
                 short = replace(settings, max_new_tokens=_TEST.max_new_tokens)
                 _, answer = generate(server, "Hello", short, chat=identity.chat)
             except ServerError as error:
                 raise _with_hint(error, address, list(models), chat=identity.chat) from None
-            says = {**models.get(address.model, {}), **_answered_as(answer)}
+            fields = _fields(answer, ("model", _FINGERPRINT))
+            # Under another name: "model" is the user's own name for it, which a server may map to a dated version.
+            named = {"answers_as": fields.pop("model")} if "model" in fields else {}
+            says = {**models.get(address.model, {}), **named, **fields}
     except ServerError as error:
         raise InputError(str(error)) from None
     return replace(identity, address=replace(address, left_out=tuple(sorted(server.left_out))), says=says)
-
-
-def _what_it_lacks(address: ServerAddress, name: str) -> str | None:
-    """Why a server's model cannot be decoded token by token; None if it can."""
-    try:
-        connect(address, name).close()
-    except InputError as error:
-        return error.without(name)
-    return None
 
 
 def today() -> str:
@@ -148,8 +145,15 @@ def _list_models(server: ServerClient) -> dict[str, dict[str, Any]]:
         return {}
     if not isinstance(data, list):
         raise server.invalid_answer("/models", "has no list of models")
-    models = [model for model in data if isinstance(model, dict) and isinstance(model.get("id"), str)]
-    return {model["id"]: _fields(model, _MODEL_FIELDS) | _created(model.get("created")) for model in models}
+    found = {}
+    for model in data:
+        if isinstance(model, dict) and isinstance(model.get("id"), str):
+            found[model["id"]] = _fields(model, _MODEL_FIELDS)
+            created = model.get("created")
+            # NaN and the infinities fail the comparison, too.
+            if isinstance(created, (int, float)) and 0 <= created < time.time() - _MIN_AGE_S:
+                found[model["id"]]["created"] = created
+    return found
 
 
 def _fields(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -163,19 +167,6 @@ def _is_short(value: object) -> bool:
         return len(json.dumps(value, allow_nan=False)) < _MAX_VALUE
     except ValueError:
         return False
-
-
-def _created(created: object) -> dict[str, Any]:
-    # NaN and the infinities fail the comparison, too.
-    old = isinstance(created, (int, float)) and 0 <= created < time.time() - _MIN_AGE_S
-    return {"created": created} if old else {}
-
-
-def _answered_as(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The model's name and fingerprint in a server's answer."""
-    fields = _fields(answer, ("model", _FINGERPRINT))
-    # Under another name: "model" is the user's own name for it, which a server may map to a dated version.
-    return {"answers_as": fields.pop("model"), **fields} if "model" in fields else fields
 
 
 def _with_hint(error: ServerError, address: ServerAddress, models: Sequence[str], *, chat: bool) -> ServerError:

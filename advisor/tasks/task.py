@@ -156,51 +156,32 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The questions of one split, and the way to score responses to them.
+    """The questions of one split, and the way to score responses to them."""
 
-    Attributes:
-        name: As in the task file, with ``:variant`` if the user chose one.
-        metric: Name of a module of ``advisor.tasks.metrics``, or of another tool's metric if ``scorer`` is given.
-            Questions of ``choice`` are answered by the likelihood of their options.
-        split: The split that the user named: ``dev``, ``held_out`` or a split of the data.
-        examples: The questions, in the order of the file; with a limit, in the seeded order.
-        stop: A response ends before the first of these texts.
-        max_new_tokens: A response ends after this number of tokens.
-        shots: Demonstrations before each question.
-        seed: Seed of every draw.
-        extract: What picks the answer out of a response: ``json``, ``tool_call`` or a regular expression; None gives
-            the metric the whole response.
-        notes: What was left out of the data and why, one sentence each.
-        fingerprint: SHA-256 of the definition, the split and every id, prompt, choice and reference.
-        signature: How numbers on this task are made.
-        delimiter: Text between a prompt and an option whose likelihood is computed.
-        scoring: What decides between the options of a choice task.
-        scorer: Scores responses instead of ``metric`` and ``extract``, for tasks of lm-eval; None for task files.
-        allow_code_execution: Whether the user allows programs that models wrote to run.
-        rubric: How a judge grades the responses; None for other metrics.
-        template: How the prompts are made, for production; None for tasks of lm-eval.
-        origin: The data set of the hub and its commit, ``ORG/NAME@COMMIT``; None for other data.
-    """
-
-    name: str
+    name: str  # as in the task file, with ``:variant`` if the user chose one
+    # Name of a module of ``advisor.tasks.metrics``, or of another tool's metric if ``scorer`` is given. Questions
+    # of ``choice`` are answered by the likelihood of their options.
     metric: str
-    split: str
-    examples: tuple[Example, ...]
-    stop: tuple[str, ...]
-    max_new_tokens: int
-    shots: int
-    seed: int
+    split: str  # the split that the user named: ``dev``, ``held_out`` or a split of the data
+    examples: tuple[Example, ...]  # the questions, in the order of the file; with a limit, in the seeded order
+    stop: tuple[str, ...]  # a response ends before the first of these texts
+    max_new_tokens: int  # a response ends after this number of tokens
+    shots: int  # demonstrations before each question
+    seed: int  # seed of every draw
+    # What picks the answer out of a response: ``json``, ``tool_call`` or a regular expression; None gives the
+    # metric the whole response.
     extract: str | None
-    notes: tuple[str, ...]
-    fingerprint: str
-    signature: Signature
-    delimiter: str = " "
-    scoring: Scoring = "texts"
+    notes: tuple[str, ...]  # what was left out of the data and why, one sentence each
+    fingerprint: str  # SHA-256 of the definition, the split and every id, prompt, choice and reference
+    signature: Signature  # how numbers on this task are made
+    delimiter: str = " "  # text between a prompt and an option whose likelihood is computed
+    scoring: Scoring = "texts"  # what decides between the options of a choice task
+    # Scores responses instead of ``metric`` and ``extract``, for tasks of lm-eval; None for task files.
     scorer: Callable[[Example, str], Score] | None = None
-    allow_code_execution: bool = False
-    rubric: Rubric | None = None
-    template: PromptTemplate | None = None
-    origin: str | None = None
+    allow_code_execution: bool = False  # whether the user allows programs that models wrote to run
+    rubric: Rubric | None = None  # how a judge grades the responses; None for other metrics
+    template: PromptTemplate | None = None  # how the prompts are made, for production; None for tasks of lm-eval
+    origin: str | None = None  # the data set of the hub and its commit, ``ORG/NAME@COMMIT``; None for other data
 
     def continuations(self, example: Example) -> list[str]:
         """The texts after a question of a choice task whose log-probabilities decide, one for each option."""
