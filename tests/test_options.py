@@ -196,8 +196,7 @@ def test_the_help_has_its_options_below_headings_in_80_columns(command: str, mon
     assert max(map(len, text.splitlines())) <= 80
     assert not re.search("<(list|str|int|float|Path)", text)
 
-
-def test_an_option_has_the_heading_of_its_class_also_where_a_command_changes_it() -> None:
+    # An option has the heading of its class also where a command changes it.
     panels = {options: options_of(options) for options in (SelectOptions, CheckOptions)}
     assert panels[CheckOptions]["limit"].panel == panels[SelectOptions]["limit"].panel == "Models and questions"
     assert None not in {each.panel for each in panels[SelectOptions].values()}

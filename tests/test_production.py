@@ -106,23 +106,13 @@ def answered(plan: StrategyPlan, prompts: list[str], group: str | None = None) -
 
 
 def test_a_vote_takes_the_responses_that_its_evaluation_took(run: Place) -> None:
-    samples, (figures,) = (
-        run.samples("held_out"),
-        [each for each in run.json()["strategies"] if each["strategy"] == "vote"],
-    )
+    samples = run.samples("held_out")
+    (figures,) = [each for each in run.json()["strategies"] if each["strategy"] == "vote"]
     made = answered(planned(run, strategy="vote"), [sample["prompt"] for sample in samples])
     taken = [sample["responses"][each.model] for sample, each in zip(samples, made, strict=True)]
     assert [each.response.text for each in made] == [response["text"] for response in taken]
     assert 100 * sum(response["score"] for response in taken) / len(taken) == pytest.approx(figures["accuracy"])
     assert sum(each.calls for each in made) / len(made) == pytest.approx(figures["calls_per_question"])
-
-
-def test_a_single_model_writes_what_it_wrote_alone(run: Place) -> None:
-    sample = run.samples("held_out")[0]
-    model = next(each["members"][0] for each in run.json()["strategies"] if each["strategy"] == "single")
-    recommend(run, strategy="single", members=[model])
-    ran = run.advisor("run", "run", sample["prompt"], "--raw")
-    assert (ran.status, ran.out, ran.err) == (0, f"{sample['responses'][model]['text']}\n", "")
 
 
 def test_a_question_gets_the_text_that_was_verified(run: Place) -> None:
@@ -134,16 +124,9 @@ def test_a_question_gets_the_text_that_was_verified(run: Place) -> None:
     assert answer.out == f"{sample['ensemble']['extracted']}\n"
     wrapped = run.advisor("run", "run", sample["prompt"], "--strategy", "unite")
     assert (wrapped.out, "has the task's template already" in wrapped.err) == (taken.out, True)
-
-
-def test_an_exported_strategy_makes_prompts_as_the_run_does(run: Place) -> None:
-    for name, file in (("vote", "strategy.json"), ("unite", "ensemble.json")):
-        assert run.advisor("export", "run", name, "--strategy", name).status == 0
-        saved = json.loads((run.folder / name / file).read_text(encoding="utf-8"))
-        assert saved["task"]["template"]["question"] == "Question: {{question}}\nAnswer:"
-        card = (run.folder / name / "README.md").read_text(encoding="utf-8")
-        assert "```jinja\nQuestion: {{question}}\nAnswer:\n```" in card
-        assert run.advisor("run", name, QUESTION, "--answer").out == "17\n"
+    model = next(each["members"][0] for each in run.json()["strategies"] if each["strategy"] == "single")
+    alone = run.advisor("run", "run", sample["prompt"], "--raw", "--strategy", "single")
+    assert (alone.status, alone.out) == (0, f"{sample['responses'][model]['text']}\n")
 
 
 def test_an_empty_text_is_no_answer_and_no_vote(run: Place) -> None:
@@ -405,10 +388,17 @@ def test_a_folder_is_an_ensemble_or_a_strategy_and_never_both(run: Place) -> Non
     assert "leave out --strategy" in run.advisor("run", "out", QUESTION, "--strategy", "vote").line
 
 
-@pytest.mark.parametrize(("name", "models"), [("vote", "models"), ("unite", "members")])
-def test_a_changed_model_of_an_export_is_refused(run: Place, name: str, models: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "file", "models"), [("vote", "out/strategy.json", "models"), ("unite", "out/ensemble.json", "members")]
+)
+def test_an_export_makes_prompts_as_the_run_does_and_refuses_a_changed_model(
+    run: Place, name: str, file: str, models: str
+) -> None:
     assert run.advisor("export", "run", "out", "--strategy", name).status == 0
-    file = "out/strategy.json" if name == "vote" else "out/ensemble.json"
+    assert run.json(file)["task"]["template"]["question"] == "Question: {{question}}\nAnswer:"
+    card = (run.folder / "out" / "README.md").read_text(encoding="utf-8")
+    assert "```jinja\nQuestion: {{question}}\nAnswer:\n```" in card
+    assert run.advisor("run", "out", QUESTION, "--answer").out == "17\n"
     run.edit(lambda saved: saved[models][1]["files"].update({"config.json": "0" * 64}), file)
     line = run.advisor("run", "out", QUESTION).line
     assert "config.json differs" in line and "--no-check-files" in line
@@ -449,25 +439,22 @@ def test_an_odd_value_in_a_strategy_file_is_one_line(run: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "text", "answer"),
+    ("metric", "extract", "text", "answer"),
     [
-        ("choice", "The answer is (B).", "B"),
-        ("choice", "c) because", "C"),
-        ("choice", "I think that a cat is best", None),
-        ("choice", "", None),
-        ("number", "so 1,234.0", "1234"),
-        ("number", "it is 1/2", "0.5"),
-        ("number", "it is 0.50", "0.5"),
-        ("exact_match", " Sunset Boulevard.", "sunset boulevard"),
+        ("choice", None, "The answer is (B).", "B"),
+        ("choice", None, "c) because", "C"),
+        ("choice", None, "I think that a cat is best", None),
+        ("choice", None, "", None),
+        ("number", None, "so 1,234.0", "1234"),
+        ("number", None, "it is 1/2", "0.5"),
+        ("number", None, "it is 0.50", "0.5"),
+        ("number", "answer is ([0-9]+)", "the answer is 5, not 7", "5"),
+        ("number", "answer is ([0-9]+)", "5", None),
+        ("exact_match", None, " Sunset Boulevard.", "sunset boulevard"),
     ],
 )
-def test_votes_are_read_without_a_reference(metric: str, text: str, answer: str | None) -> None:
-    assert VoteReader(metric, None, "x").read(text) == answer
-
-
-def test_a_pattern_that_finds_nothing_gives_no_vote() -> None:
-    reader = VoteReader("number", "answer is ([0-9]+)", "x")
-    assert (reader.read("the answer is 5, not 7"), reader.read("5")) == ("5", None)
+def test_votes_are_read_without_a_reference(metric: str, extract: str | None, text: str, answer: str | None) -> None:
+    assert VoteReader(metric, extract, "x").read(text) == answer
 
 
 def test_ctrl_c_ends_a_vote_without_complaints(run: Place, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

@@ -50,16 +50,14 @@ def test_the_first_mended_and_broken_ones_are_traced_and_those_that_divide_the_m
     assert questions_to_trace(together, [best, other], best) == [0, 1, 3]
 
 
-def test_at_most_so_many_of_a_kind_are_traced() -> None:
+def test_at_most_so_many_of_a_kind_are_traced_and_none_without_a_response() -> None:
     n = 40
     scores = [1.0] * 10 + [0.0] * 30
     best = profile("a", *([0.0] * 10 + [1.0] * 10 + [0.0] * 20), said="a" * n)
     other = profile("b", *([0.0] * n), said="b" * n)
     numbers = questions_to_trace(profile("unite", *scores), [best, other], best)
     assert numbers == [0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13]
-
-
-def test_a_question_without_a_response_is_not_traced() -> None:
+    # One without a response is not.
     failed = Profile("unite", (Answer("0", "", None, 0.0, "error", "out of memory"),))
     best = profile("a", 1)
     assert questions_to_trace(failed, [best, profile("b", 0, said="y")], best) == []
@@ -89,20 +87,16 @@ def test_disagreement_goes_from_the_same_to_nothing_in_common() -> None:
     assert step((b"a", [1.0])).disagreement == 0
 
 
-def test_the_likeliest_candidates_are_kept_and_the_winner() -> None:
+def test_the_likeliest_candidates_are_kept_and_the_winner_of_the_first_steps() -> None:
     rows = [(bytes([65 + n]), [0.05 - n / 1000, 0.05 - n / 1000]) for n in range(20)]
     trace = describe([step(*rows, chosen=15)], ["a", "b"])
     [kept] = trace["steps"]
     assert [each["text"] for each in kept["candidates"]] == [*"ABCDEFGH", "P"]
     assert (kept["chosen"], kept["text"], kept["union"]) == (8, "P", 20)
-
-
-def test_ends_are_null_and_bytes_that_are_no_text_are_spelt_out() -> None:
+    # Ends are null, and bytes that are no text are spelt out.
     trace = describe([step((b"\xe2\x82", [1.0])), step((None, [1.0]))], ["a"])
     assert [each["text"] for each in trace["steps"]] == ["⟨E2 82⟩", None]
-
-
-def test_a_long_response_has_its_first_steps_and_says_how_many_are_left_out() -> None:
+    # A long response has its first steps, and says how many are left out.
     trace = describe([step((b"a", [1.0]))] * (MOST_STEPS + 7), ["a"])
     assert (len(trace["steps"]), trace["left_out"]) == (MOST_STEPS, 7)
 

@@ -68,13 +68,12 @@ def test_a_pool_alone_runs_no_code(place: Place, ran: Path, command: tuple[str, 
     assert not ran.exists()
 
 
-def test_a_model_that_is_not_taken_needs_no_consent(place: Place, ran: Path) -> None:
+@pytest.mark.parametrize("name", ["coded", "./coded", "other/../coded"])
+def test_the_name_or_the_folder_is_consent_and_a_model_that_is_not_taken_needs_none(
+    place: Place, ran: Path, name: str
+) -> None:
     assert place.advisor("select", *POOL, *TASK, "--only", "beta", "--dry-run").status == 0
     assert not ran.exists()
-
-
-@pytest.mark.parametrize("name", ["coded", "./coded", "other/../coded"])
-def test_the_name_or_the_folder_is_consent(place: Place, ran: Path, name: str) -> None:
     assert place.advisor("profile", *POOL, *TASK, "--quiet", "--trust-remote-code", name).status == 0
     assert ran.exists()
 

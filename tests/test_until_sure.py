@@ -69,6 +69,9 @@ def test_all_questions_are_asked_in_batches_if_nothing_shows(asked: Place) -> No
     assert [look["n"] for look in result["looks"]] == [4, 6, 9, 15]
     assert len(held_out_in(asked)) == result["ensemble"]["n"] == 15
     assert "the test is not sure after all 15" in result["advice"]["text"]
+    # A repeated run gives the same result.
+    asked.select("--until-sure")
+    assert asked.json() == result
 
 
 def test_no_more_questions_are_asked_when_the_test_is_sure(job: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,12 +97,6 @@ def test_a_limit_bounds_the_questions_of_each_split(job: Place) -> None:
     result = job.json()
     assert result["task"]["n"] == 9
     assert len(held_out_in(job)) == 9
-
-
-def test_a_repeated_run_gives_the_same_result(asked: Place) -> None:
-    first = asked.json()
-    asked.select("--until-sure")
-    assert asked.json() == first
 
 
 def test_another_set_on_the_same_questions_is_corrected_and_says_so(job: Place) -> None:
