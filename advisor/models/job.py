@@ -280,13 +280,8 @@ def _joined(task: Task, parts: Sequence[Profile]) -> Profile:
     if len(parts) == 1 and len(parts[0].answers) == len(task.examples):
         return parts[0]
     answers = {answer.id: answer for part in parts for answer in part.answers}
-    return Profile(
-        parts[0].model,
-        tuple(answers.get(example.id) or _unasked(example) for example in task.examples),
-        Cost.total([part.cost for part in parts]),
-    )
-
-
-def _unasked(example: Example) -> Answer:
-    reason = f"the turn before it, {example.earlier}, has no response"
-    return Answer(example.id, "", None, 0.0, "error", reason, group=example.group)
+    for example in task.examples:
+        reason = f"the turn before it, {example.earlier}, has no response"
+        answers.setdefault(example.id, Answer(example.id, "", None, 0.0, "error", reason, group=example.group))
+    ordered = tuple(answers[example.id] for example in task.examples)
+    return Profile(parts[0].model, ordered, Cost.total([part.cost for part in parts]))

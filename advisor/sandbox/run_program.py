@@ -42,17 +42,6 @@ class SandboxLimits:
     disk: int = 64 << 20  # bytes of all files together, where the program has its own file system
     open_files: int = 64  # open at a time
 
-    def rlimits(self) -> dict[str, int]:
-        """The limits by their names in the module ``resource``."""
-        return {
-            "RLIMIT_CPU": self.cpu_seconds,
-            "RLIMIT_AS": self.memory,
-            "RLIMIT_NPROC": self.processes,
-            "RLIMIT_FSIZE": self.file_size,
-            "RLIMIT_NOFILE": self.open_files,
-            "RLIMIT_CORE": 0,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
@@ -142,7 +131,14 @@ def _run(program: str, tests: Sequence[str], limits: SandboxLimits, kind: Isolat
         "nonce": nonce,
         "seconds": limits.seconds,
         "disk": limits.disk,
-        "limits": limits.rlimits(),
+        "limits": {
+            "RLIMIT_CPU": limits.cpu_seconds,
+            "RLIMIT_AS": limits.memory,
+            "RLIMIT_NPROC": limits.processes,
+            "RLIMIT_FSIZE": limits.file_size,
+            "RLIMIT_NOFILE": limits.open_files,
+            "RLIMIT_CORE": 0,
+        },
         "library": sorted({str(Path(prefix).resolve()) for prefix in (sys.base_prefix, sys.prefix, sys.exec_prefix)}),
         "unprivileged": kind.unprivileged,
         "namespaces": kind.namespaces,
@@ -170,7 +166,16 @@ def _start_guard(job: bytes, folder: str, timeout: float) -> tuple[str, int | No
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         cwd=folder,
-        env=_environment(folder),
+        # Without any variable of the user: those may hold passwords and paths.
+        env={
+            "PATH": os.defpath,
+            "HOME": folder,
+            "TMPDIR": folder,
+            "LC_ALL": "C.UTF-8",
+            "PYTHONHASHSEED": "0",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        },
         start_new_session=True,  # so that killpg below ends the guard and not this process
     ) as process:
         if process.stdin is None or process.stdout is None:  # cannot be: both are pipes
@@ -201,19 +206,6 @@ def _read_report(pipe: IO[bytes], deadline: float) -> str:
             # The rest of a flood is read and dropped: a program that waits for a reader would not reach its limits.
             report = (report + piece)[:_MAX_REPORT]
     return report.decode(errors="replace")
-
-
-def _environment(folder: str) -> dict[str, str]:
-    """An environment without any variable of the user: those may hold passwords and paths."""
-    return {
-        "PATH": os.defpath,
-        "HOME": folder,
-        "TMPDIR": folder,
-        "LC_ALL": "C.UTF-8",
-        "PYTHONHASHSEED": "0",
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-    }
 
 
 def _reason(outcome: str, status: int | None, limits: SandboxLimits) -> str:

@@ -17,7 +17,6 @@ from starlette.responses import Response
 from advisor.serving.request import GenerationRequest, Piece, RequestError
 
 if TYPE_CHECKING:
-    from advisor.models.completions import FunctionCall
     from advisor.run.task_prompt import TaskPrompt
     from advisor.strategies.vote import VoteReader
     from ensemble.decode.sequences import Generation, Pieces
@@ -165,11 +164,13 @@ class ResponseFormat(ABC):
 
     def _choice(self, piece: Piece, *, whole: bool) -> dict[str, Any]:
         self.texts[piece.index] += piece.text
+        # OpenAI has no word for EOS: it is "stop" as well.
+        reason = piece.finish_reason if piece.finish_reason in (None, "length") else "stop"
         return {
             "index": piece.index,
             **self._content(piece, whole=whole),
             "logprobs": self._logprobs(piece) if self._with_logprobs else None,
-            "finish_reason": "tool_calls" if piece.calls else openai_reason(piece.finish_reason),
+            "finish_reason": "tool_calls" if piece.calls else reason,
         }
 
     @abstractmethod
@@ -228,7 +229,15 @@ class ChatFormat(ResponseFormat):
         # A model continues its prompt with a space, which is no part of a message.
         if text and text == self.texts[piece.index]:
             text = text.removeprefix(" ")
-        calls = [_chat_call(place, call) for place, call in enumerate(piece.calls)]
+        calls = [
+            {
+                "index": place,
+                "id": f"call_{secrets.token_hex(12)}",
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
+            for place, (name, arguments) in enumerate(piece.calls)
+        ]
         own = {"tool_calls": calls} if calls else {}
         if whole:
             # As OpenAI has it: a message of calls alone has no text.
@@ -245,18 +254,6 @@ class ChatFormat(ResponseFormat):
             for step in piece.steps
         ]
         return {"content": content, "refusal": None}
-
-
-def _chat_call(place: int, call: FunctionCall) -> dict[str, Any]:
-    name, arguments = call
-    function = {"name": name, "arguments": arguments}
-    return {"index": place, "id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
-
-
-def openai_reason(reason: str | None) -> str | None:
-    """OpenAI's word for why a text ended; None where it has not ended."""
-    # There is no word for EOS: it is "stop" as well.
-    return reason if reason in (None, "length") else "stop"
 
 
 def _chat_token(token: TokenLogprob) -> dict[str, Any]:

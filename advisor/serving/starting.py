@@ -68,16 +68,14 @@ def served_id(chosen: EnsembleSpec | StrategyPlan, prompt: TaskPrompt | None = N
         models.append([place, checkpoint.revision, model.dtype, model.device, model.chat_template, *options.values()])
     # The version counts too: a new release may decode differently.
     template = None if prompt is None else prompt.template.model_dump(mode="json")
-    parts = [metadata.version("unite-advisor"), *_decoding(chosen), models, template]
-    return "fp_" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
-
-
-def _decoding(chosen: EnsembleSpec | StrategyPlan) -> list[object]:
+    decoding: list[object]
     if isinstance(chosen, EnsembleSpec):
-        return [chosen.method, chosen.k, *([dict(chosen.options)] if chosen.options else [])]
-    strategy, reader = chosen.strategy, chosen.reader
-    read = [] if reader is None else [reader.metric, reader.extract]
-    return [file_json(strategy, models=()), read]
+        decoding = [chosen.method, chosen.k, *([dict(chosen.options)] if chosen.options else [])]
+    else:
+        reader = chosen.reader
+        decoding = [file_json(chosen.strategy, models=()), [] if reader is None else [reader.metric, reader.extract]]
+    parts = [metadata.version("unite-advisor"), *decoding, models, template]
+    return "fp_" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
 def make_app_of(  # what a server needs

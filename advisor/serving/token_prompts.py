@@ -145,9 +145,11 @@ class TokenPrompts:
             text += decoder.decode(vocabulary.token_bytes(token.token) or b"")
         logprobs = {
             "text_offset": offsets,
-            "token_logprobs": [_shown(token.top[token.token]) for token in tokens],
+            "token_logprobs": [max(token.top[token.token], MIN_LOGPROB) for token in tokens],
             "tokens": [_name(token.token) for token in tokens],
-            "top_logprobs": [{_name(key): _shown(value) for key, value in token.top.items()} for token in tokens],
+            "top_logprobs": [
+                {_name(key): max(value, MIN_LOGPROB) for key, value in token.top.items()} for token in tokens
+            ],
         }
         return {
             "index": index,
@@ -175,6 +177,8 @@ def _read_parameters(body: CompletionRequest, limits: RequestLimits) -> int:
     """Check all but the contexts; return the largest number of new tokens."""
     refuse_unsupported(body.model_extra)
     max_tokens = read_max_tokens(body.max_tokens, limits)
+    # A continuation of thousands of tokens with a hundred values each would fill the memory.
+    is_short = max_tokens == 1 or len(body.logprob_token_ids or ()) <= _ALTERNATIVES_OF_A_STEP
     refused = {
         "temperature": (bool(body.temperature), "leave it out or set it to 0; token ids are continued greedily"),
         "n": ((body.n or 1) > 1, "leave it out; token ids are continued greedily, so all texts are the same"),
@@ -186,7 +190,7 @@ def _read_parameters(body: CompletionRequest, limits: RequestLimits) -> int:
             "set it to true; with token ids, logprobs are by id",
         ),
         "logprob_token_ids": (
-            bool(body.logprob_token_ids) and (body.logprobs is None or not _is_short(body, max_tokens)),
+            bool(body.logprob_token_ids) and (body.logprobs is None or not is_short),
             f"needs logprobs; and with more than {_ALTERNATIVES_OF_A_STEP} ids, max_tokens 1",
         ),
     }
@@ -197,14 +201,5 @@ def _read_parameters(body: CompletionRequest, limits: RequestLimits) -> int:
     return max_tokens
 
 
-def _is_short(body: CompletionRequest, max_tokens: int) -> bool:
-    # A continuation of thousands of tokens with a hundred values each would fill the memory.
-    return max_tokens == 1 or len(body.logprob_token_ids or ()) <= _ALTERNATIVES_OF_A_STEP
-
-
 def _name(token: int) -> str:
     return f"token_id:{token}"
-
-
-def _shown(logprob: float) -> float:
-    return max(logprob, MIN_LOGPROB)

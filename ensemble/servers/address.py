@@ -24,24 +24,19 @@ _HOST = re.compile(r"([A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?|[0-9A-Fa-f:.
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # A pool file or a run folder of other people must not send just any variable, such as AWS_SECRET_ACCESS_KEY.
 _KEY_NAME = "_API_KEY"
-_VALUE = object()
-"""Stands for the budget or the effort."""
-_BUDGETS: Mapping[str, Mapping[str, Any]] = {
-    "vllm": {"thinking_token_budget": _VALUE},
-    "sglang": {"custom_params": {"thinking_budget": _VALUE}},
-    "llamacpp": {"thinking_budget_tokens": _VALUE},
-    "openrouter.ai": {"reasoning": {"max_tokens": _VALUE}},
-    "api.anthropic.com": {"thinking": {"type": "enabled", "budget_tokens": _VALUE}},
+_BUDGETS: Mapping[str, Callable[[int], dict[str, Any]]] = {
+    "vllm": lambda tokens: {"thinking_token_budget": tokens},
+    "sglang": lambda tokens: {"custom_params": {"thinking_budget": tokens}},
+    "llamacpp": lambda tokens: {"thinking_budget_tokens": tokens},
+    "openrouter.ai": lambda tokens: {"reasoning": {"max_tokens": tokens}},
+    "api.anthropic.com": lambda tokens: {"thinking": {"type": "enabled", "budget_tokens": tokens}},
 }
 """By what a server says of its owner, or by its host."""
-_EFFORTS: Mapping[str, Mapping[str, Any]] = {
+_EFFORTS: Mapping[str, Callable[[str], dict[str, Any]]] = {
     # Older versions read only the template's argument.
-    "llamacpp": {"reasoning_effort": _VALUE, "chat_template_kwargs": {"reasoning_effort": _VALUE}},
-    "openrouter.ai": {"reasoning": {"effort": _VALUE}},
+    "llamacpp": lambda word: {"reasoning_effort": word, "chat_template_kwargs": {"reasoning_effort": word}},
+    "openrouter.ai": lambda word: {"reasoning": {"effort": word}},
 }
-_OTHER_BUDGET = {"thinking_budget": _VALUE}
-_OTHER_EFFORT = {"reasoning_effort": _VALUE}
-"""As OpenAI's servers have it."""
 _MARKS: Mapping[str, Mapping[str, Any]] = {
     "vllm": {"skip_special_tokens": False, "spaces_between_special_tokens": False},
     "sglang": {"skip_special_tokens": False},
@@ -241,17 +236,11 @@ def thinking_fields(address: ServerAddress, owner: Callable[[], str]) -> dict[st
     host = urlsplit(address.url).hostname or ""
     server = host if host in _BUDGETS else owner()
     if budget is not None:
-        return _filled(_BUDGETS.get(server, _OTHER_BUDGET), budget)
-    return _filled(_EFFORTS.get(server, _OTHER_EFFORT), effort)
+        return _BUDGETS.get(server, lambda tokens: {"thinking_budget": tokens})(budget)
+    # Others as OpenAI's servers have it.
+    return {} if effort is None else _EFFORTS.get(server, lambda word: {"reasoning_effort": word})(effort)
 
 
 def mark_fields(owner: str) -> Mapping[str, Any]:
     """The fields of a request with which a text keeps the special tokens that mark its thinking."""
     return _MARKS.get(owner, {})
-
-
-def _filled(form: Mapping[str, Any], value: object) -> dict[str, Any]:
-    return {
-        name: value if part is _VALUE else _filled(part, value) if isinstance(part, Mapping) else part
-        for name, part in form.items()
-    }
