@@ -236,9 +236,9 @@ def thinking_fields(address: ServerAddress, owner: Callable[[], str]) -> dict[st
     host = urlsplit(address.url).hostname or ""
     server = host if host in _BUDGETS else owner()
     if budget is not None:
-        return _BUDGETS.get(server, lambda tokens: {"thinking_budget": tokens})(budget)
+        return _BUDGETS[server](budget) if server in _BUDGETS else {"thinking_budget": budget}
     # Others as OpenAI's servers have it.
-    return {} if effort is None else _EFFORTS.get(server, lambda word: {"reasoning_effort": word})(effort)
+    return _EFFORTS[server](effort or "") if server in _EFFORTS else {"reasoning_effort": effort}
 
 
 def mark_fields(owner: str) -> Mapping[str, Any]:
