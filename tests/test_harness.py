@@ -121,18 +121,12 @@ def test_one_model_writes_what_lm_evals_backend_does(name: str) -> None:
 PAIR = ("terse-neox", BYTE_LEVEL)
 
 
-def test_likelihoods_are_the_ensembles_scores_and_greedy_what_it_writes() -> None:
+def test_greedy_is_what_is_written_and_a_whole_text_is_scored_behind_what_texts_begin_behind() -> None:
     lm = unite(*PAIR)
-    for question in QUESTIONS[:2]:
-        written = lm.ensemble.generate([question], max_new_tokens=40, stop=["\n"])[0].text
-        options = [" 17", written, written[:-2] + "?", " no"]
-        found = lm.loglikelihood([asked("loglikelihood", question, one) for one in options], disable_tqdm=True)
-        assert [value for value, _ in found] == pytest.approx(lm.ensemble.score(question, options), abs=1e-5)
-        assert [greedy for _, greedy in found] == [False, True, False, False]
-
-
-def test_a_whole_text_is_scored_behind_what_texts_begin_behind() -> None:
-    lm = unite(*PAIR)
+    written = lm.ensemble.generate([QUESTIONS[1]], max_new_tokens=40, stop=["\n"])[0].text
+    texts = [" 17", written, written[:-2] + "?"]
+    chosen = lm.loglikelihood([asked("loglikelihood", QUESTIONS[1], text) for text in texts], disable_tqdm=True)
+    assert [greedy for _, greedy in chosen] == [False, True, False]
     (found,) = lm.loglikelihood_rolling([asked("loglikelihood_rolling", QUESTIONS[1])], disable_tqdm=True)
     text = lm.ensemble.members[0].vocabulary.opening(QUESTIONS[1])
     question = lm.ensemble.options_behind([member.beginning() for member in lm.ensemble.members], [text])
@@ -215,20 +209,12 @@ def test_every_member_reads_a_conversation_by_its_own_template(chatting: list[Pa
     assert read == ["#user:a?\n#assistant:It is", "@user:a?\n@assistant:It is"]
     (found,) = lm.generate_until([asked("generate_until", context, GREEDY)], disable_tqdm=True)
     assert found == lm.ensemble.generate([history], max_new_tokens=24, stop=["\n"])[0].text
-    templates = json.loads(lm.chat_template(True) or "")
-    assert templates == {member.name: member.tokenizer.chat_template for member in lm.ensemble.members}
-
-
-def test_a_system_message_that_a_template_refuses_is_left_out(chatting: list[Path]) -> None:
-    lm = UniteLM(models=[str(path) for path in chatting])
     user = {"role": "user", "content": "a?"}
+    # The second template refuses a system message, which is left out.
     with_system = lm.apply_chat_template([{"role": "system", "content": "Be brief."}, user])
     assert lm._read(with_system) == lm._read(lm.apply_chat_template([user]))
-    with pytest.raises(InputError, match=r"^--apply_chat_template: terse-olmo has no chat template; leave it out$"):
-        unite(BYTE_LEVEL).chat_template(True)
-    request = asked("generate_until", QUESTIONS[0], {"until": []})
-    with pytest.raises(InputError, match=r"^terse-olmo: 256 tokens leave no room .* of 256; .* max_gen_toks=64$"):
-        unite(BYTE_LEVEL).generate_until([request], disable_tqdm=True)
+    templates = json.loads(lm.chat_template(True) or "")
+    assert templates == {member.name: member.tokenizer.chat_template for member in lm.ensemble.members}
 
 
 # --- Ways to generate ---

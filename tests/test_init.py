@@ -167,39 +167,20 @@ def test_questions_alone_get_a_judge(place: Place) -> None:
     assert "reference" not in yaml.safe_load((place.folder / "questions.yaml").read_text(encoding="utf-8"))
 
 
-def test_a_single_record_is_too_few(place: Place) -> None:
-    place.write("questions.csv", table(["question", "answer"], ["a?", 1]))
-    assert "questions.csv has one record; give at least two" in place.refused("init", "questions.csv", "--yes")
-
-
-def test_files_of_different_forms_are_refused_with_their_columns(place: Place) -> None:
-    place.write("train.csv", SUMS)
-    place.write("test.csv", SUMS.replace("Question", "Frage").replace("Expected Answer", "Antwort"))
-    message = place.refused("init", "train.csv", "test.csv", "--yes", "--name", "questions")
-    assert "train.csv and test.csv have no column in common" in message and "Frage" in message
-
-
-def test_several_columns_that_could_be_the_reference_are_asked_for(place: Place) -> None:
-    place.write("questions.csv", table(["question", "one", "two"], *([f"{n}?", n, n + 1] for n in range(8))))
-    message = place.refused("init", "questions.csv", "--yes")
-    assert (
-        "give --reference with one of question, one, two, or --metric judge if no answer is right or wrong" in message
-    )
-
-
 @pytest.mark.parametrize("name", ["Right result", "Expected output", "ideal-answer", "Gold Answer", "Lösung"])
 def test_usual_names_of_the_reference_are_known_however_they_are_written(place: Place, name: str) -> None:
     place.write("questions.csv", table(["question", name, "two"], *([f"{n}?", n, "x"] for n in range(8))))
     assert written(place, "questions.csv")["metric"] == "number"
 
 
-def test_enter_keeps_the_reasons_of_guesses(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enter_and_yes_keep_guesses_and_their_reasons(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.write("questions.csv", SUMS)
     written(place, "questions.csv")
     unasked = (place.folder / "questions.yaml").read_text(encoding="utf-8")
-    answer(monkeypatch, "", "", "", "")
-    assert place.advisor("init", "questions.csv", "--force").status == 0
-    assert (place.folder / "questions.yaml").read_text(encoding="utf-8") == unasked
+    for answers in ([""] * 4, ["y", "Yes", "y", "yes"]):
+        answer(monkeypatch, *answers)
+        assert place.advisor("init", "questions.csv", "--force").status == 0
+        assert (place.folder / "questions.yaml").read_text(encoding="utf-8") == unasked
 
 
 def test_two_files_are_dev_and_held_out_by_their_names(place: Place) -> None:
@@ -273,14 +254,6 @@ def test_the_end_at_a_question_leaves_no_file(
     assert place.files() == {"questions.csv"}
 
 
-@pytest.mark.parametrize("yes", ["y", "Yes"])
-def test_yes_takes_a_guess(place: Place, monkeypatch: pytest.MonkeyPatch, yes: str) -> None:
-    place.write("questions.csv", SUMS)
-    answer(monkeypatch, yes, yes, yes, yes)
-    assert place.advisor("init", "questions.csv").status == 0
-    assert "metric: number\n" in (place.folder / "questions.yaml").read_text(encoding="utf-8")
-
-
 def test_a_reader_that_stops_reading_leaves_the_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.write("questions.csv", SUMS)
 
@@ -321,6 +294,9 @@ def test_a_task_file_is_replaced_only_by_force(place: Place) -> None:
         (["questions.csv", "--name", "a b"], "--name a b: give letters"),
         (["questions.csv", "--config", "main"], "--config main goes with a data set of the hub"),
         (["empty.csv"], "empty.csv has no records"),
+        (["one.csv"], "one.csv has one record; give at least two"),
+        (["questions.csv", "test.csv"], "questions.csv and test.csv have no column in common (Question"),
+        (["wide.csv"], "give --reference with one of question, one, two, or --metric judge if no answer is right"),
     ],
 )
 def test_bad_input_gets_one_line_and_no_file(place: Place, arguments: list[str], message: str) -> None:
@@ -330,6 +306,9 @@ def test_bad_input_gets_one_line_and_no_file(place: Place, arguments: list[str],
         table(["question", "x", "y", "answer", "blank"], *([f"{n}?", "1", "2", "no", ""] for n in range(2))),
     )
     place.write("empty.csv", "question,answer\n")
+    place.write("one.csv", "question,answer\na?,1\n")
+    place.write("test.csv", SUMS.replace("Question", "Frage").replace("Expected Answer", "Antwort"))
+    place.write("wide.csv", table(["question", "one", "two"], *([f"{n}?", n, n + 1] for n in range(8))))
     assert message in place.refused("init", *arguments, "--yes")
 
 

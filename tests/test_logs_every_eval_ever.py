@@ -107,15 +107,11 @@ def test_the_response_in_a_conversation_is_the_last_message_of_the_model(tmp_pat
     assert record.response == "text 3"
 
 
-def test_several_responses_are_noted(tmp_path: Path) -> None:
-    (record,), notes = read("every_eval_ever", write(tmp_path, line(output={"raw": ["a", "b"]})))
-    assert record.response == "a"
+def test_several_responses_are_noted_and_an_error_without_a_score_is_the_records_error(tmp_path: Path) -> None:
+    failed = line("q2", error="time\nout", evaluation={"score": None})
+    (record, other), notes = read("every_eval_ever", write(tmp_path, line(output={"raw": ["a", "b"]}), failed))
+    assert (record.response, other.error) == ("a", "time out")
     assert notes[0].endswith("one score for several responses counts for the first of them; instances: 1")
-
-
-def test_an_error_without_a_score_is_the_records_error(tmp_path: Path) -> None:
-    (record,), notes = read("every_eval_ever", write(tmp_path, line(error="time\nout", evaluation={"score": None})))
-    assert (record.error, notes) == ("time out", [])
 
 
 def test_without_an_aggregate_scores_count_as_they_are(tmp_path: Path) -> None:

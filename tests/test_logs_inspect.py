@@ -164,20 +164,17 @@ def test_a_log_that_is_still_written_has_its_header_in_the_journal(tmp_path: Pat
     assert "it was still running" in notes[0]
 
 
-def test_the_response_was_cut_off_at_a_token_limit(tmp_path: Path) -> None:
-    cut = sample(output={"model": "m", "choices": [_said("It", "max_tokens")]})
-    assert [record.cut for record in read("inspect", write(tmp_path, cut))[0]] == [True]
+def test_messages_as_input_are_joined_and_a_response_at_its_limit_was_cut_off(tmp_path: Path) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}]
+    cut = sample(input=messages, output={"model": "m", "choices": [_said("It", "max_tokens")]})
+    (record,), _ = read("inspect", write(tmp_path, cut))
+    assert (record.question, record.cut) == ("Be brief.\n\n1 + 1?", True)
 
 
 def test_the_form_of_old_logs_with_one_scorer_is_read(tmp_path: Path) -> None:
     old = {key: value for key, value in sample(score={"value": "C"}).items() if key != "scores"}
     (record,), _ = read("inspect", write(tmp_path, old))
     assert (record.score, record.metric) == (1.0, "score")
-
-
-def test_messages_as_input_are_joined(tmp_path: Path) -> None:
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}]
-    assert read("inspect", write(tmp_path, sample(input=messages)))[0][0].question == "Be brief.\n\n1 + 1?"
 
 
 def test_settings_of_a_sandbox_are_not_given_to_a_plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,9 +149,6 @@ def test_the_likeliest_option_is_extracted(tmp_path: Path) -> None:
     assert (record.extracted, record.score, record.metric) == ("no", 0.0, "acc,none")
     assert (record.reference, record.choices) == ("certainly", ("no", "certainly", "maybe"))
     assert record.response is None
-
-
-def test_the_option_that_is_likeliest_per_character_is_extracted_for_acc_norm(tmp_path: Path) -> None:
     (record,), _ = read("lm_eval", write(tmp_path, choice()), options=options("acc_norm"))
     assert (record.extracted, record.score) == ("certainly", 1.0)
 
@@ -258,14 +255,10 @@ def test_a_renamed_file_is_recognised_and_its_task_is_its_name(tmp_path: Path) -
     assert (record.task, record.model) == ("mine.txt", tmp_path.name)
 
 
-def test_a_doc_without_a_question_is_the_question(tmp_path: Path) -> None:
-    (record,), _ = read("lm_eval", write(tmp_path, line(doc={"b": 1, "a": "x"})))
-    assert record.question == '{"a": "x", "b": 1}'
-
-
-def test_a_target_that_is_a_list_of_answers_accepts_all(tmp_path: Path) -> None:
-    (record,), _ = read("lm_eval", write(tmp_path, line(target="['two', '2\\d']")))
-    assert record.reference == ("two", "2\\d")
+def test_a_doc_without_a_question_is_the_question_and_a_list_of_answers_accepts_all(tmp_path: Path) -> None:
+    odd = line(doc={"b": 1, "a": "x"}, target="['two', '2\\d']")
+    (record,), _ = read("lm_eval", write(tmp_path, odd))
+    assert (record.question, record.reference) == ('{"a": "x", "b": 1}', ("two", "2\\d"))
 
 
 def test_lines_that_lack_what_is_needed_are_counted(tmp_path: Path) -> None:

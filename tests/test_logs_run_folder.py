@@ -79,11 +79,6 @@ def test_without_a_result_the_task_has_no_name(tmp_path: Path) -> None:
     assert found[-1].model == "ensemble"
 
 
-def test_several_references_are_kept(tmp_path: Path) -> None:
-    write_run(tmp_path, RESULT, [{**LINE, "reference": ["2", "two"]}])
-    assert records(tmp_path)[0][0].reference == ("2", "two")
-
-
 def test_an_option_that_a_model_chose_is_not_a_response(tmp_path: Path) -> None:
     # Its length would count in the length rule.
     write_run(tmp_path, {**RESULT, "task": {"name": "sums", "metric": "choice"}}, [changed(length=None)])
@@ -91,15 +86,10 @@ def test_an_option_that_a_model_chose_is_not_a_response(tmp_path: Path) -> None:
     assert (record.response, record.length, record.extracted) == (None, None, "2")
 
 
-def test_a_response_without_text_has_a_length(tmp_path: Path) -> None:
-    write_run(tmp_path, RESULT, [changed(text=None, length=99)])
+def test_what_a_line_says_of_a_response_is_kept(tmp_path: Path) -> None:
+    write_run(tmp_path, RESULT, [{**changed(text=None, length=99, finish_reason="length"), "reference": ["2", "two"]}])
     (record,) = records(tmp_path)[0]
-    assert (record.response, record.length) == (None, 99)
-
-
-def test_a_response_that_was_cut_off_says_so(tmp_path: Path) -> None:
-    write_run(tmp_path, RESULT, [changed(finish_reason="length")])
-    assert records(tmp_path)[0][0].cut
+    assert (record.response, record.length, record.cut, record.reference) == (None, 99, True, ("2", "two"))
 
 
 def test_an_error_is_one_line_of_visible_characters(tmp_path: Path) -> None:
