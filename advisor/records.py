@@ -9,8 +9,6 @@ from fnmatch import fnmatchcase
 from statistics import median
 from typing import Literal, get_args
 
-from ensemble.errors import InputError
-
 FinishReason = Literal["eos", "stop", "length", "refused", "filtered", "error", "unknown"]
 """``refused``: the model does not answer. ``filtered``: a filter of the server ended the response. ``error``: there is
 no response. ``unknown``: a log does not say it."""
@@ -239,8 +237,8 @@ class Profile:
 class Limits:
     """The limits of section 4.1 for sets that decode together, and those of votes and recommendations.
 
-    All are inclusive; :class:`advisor.run.result.RuleLimits` describes each. ``max_gap``, ``vote_gap``,
-    ``min_gain`` and ``within`` are points from 0 to 100, ``budget`` is above 0, the others are at least 1.
+    All are inclusive; :class:`advisor.run.result.RuleLimits` describes each, and
+    :class:`advisor.options.shared.LimitsOptions` checks what users give.
     """
 
     max_gap: float = 10.0
@@ -252,25 +250,6 @@ class Limits:
     within: float | None = None
     budget: float | None = None
     think: Think | None = None
-
-    def __post_init__(self) -> None:
-        # NaN fails each of these comparisons, too.
-        if not 0 <= self.max_gap <= 100:
-            raise InputError(f"--max-gap {self.max_gap:g}: give points from 0 to 100")
-        # result.json has the limits, and JSON has no infinity.
-        if not (math.isfinite(self.max_length_ratio) and self.max_length_ratio >= 1):
-            raise InputError(f"--max-length-ratio {self.max_length_ratio:g}: give a ratio of at least 1")
-        if self.max_voters < 1 or self.max_voters == 2:
-            raise InputError(f"--max-voters {self.max_voters}: a vote needs 3 models; give 3 or more, or 1 for no vote")
-        if self.min_gain is not None and not 0 <= self.min_gain <= 100:
-            raise InputError(f"--min-gain {self.min_gain:g}: give points from 0 to 100")
-        if self.within is not None and not 0 <= self.within <= 100:
-            raise InputError(f"--within {self.within:g}: give points from 0 to 100")
-        if self.budget is not None and not (math.isfinite(self.budget) and self.budget > 0):
-            raise InputError(f"--budget {self.budget:g}: give dollars above 0 for 1,000 questions")
-        # A set of one is allowed: it asks which model is the best, without an ensemble.
-        if self.max_models < 1:
-            raise InputError(f"--max-models {self.max_models}: give at least 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ class RunConfig(DecodingOptions, VerificationOptions, SeedOptions):
             "candidates": candidates,
             "dev": dev,
             "held_out": held_out,
-            "rules": replace(options.rules, think=options.think),
+            "rules": options.rules,
             "inference": InferenceConfig.from_options(profile or options),
             "cache_dir": options.cache_dir or default_cache_dir(),
             "command": command,

@@ -146,8 +146,8 @@ class Options:
                 settings[name] = str(value) if isinstance(value, Path) else value
         return settings
 
-    def shared(self, kind: type[Options]) -> dict[str, Any]:
-        """The values of the fields that another class has, too."""
+    def shared(self, kind: type[Any]) -> dict[str, Any]:
+        """The values of the fields that another data class has, too."""
         names = (field.name for field in dataclasses.fields(kind))
         return {name: getattr(self, name) for name in names if hasattr(self, name)}
 

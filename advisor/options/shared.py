@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from advisor.options.option import AT_LEAST_0, AT_LEAST_1, Options, Range, option
+from advisor.options.option import AT_LEAST_0, AT_LEAST_1, PERCENT, Options, Range, option
 from advisor.records import Limits, Think
 from ensemble.errors import InputError
 from ensemble.models.choices import CHAT_TEMPLATES, DTYPES, ChatTemplate
@@ -194,44 +194,48 @@ class LabelsOptions(Options, panel="Models and questions"):
 
 @dataclass(frozen=True, kw_only=True)
 class LimitsOptions(Options, panel="Limits"):
-    """The limits of sets and votes; :class:`advisor.records.Limits` checks their ranges."""
+    """The limits of sets and votes."""
 
     max_gap: float | None = option(
-        None, "Points that a member may be worse than the best model.", shown_default="10; 15 for votes"
+        None, "Points that a member may be worse than the best model.", shown_default="10; 15 for votes", within=PERCENT
     )
-    max_length_ratio: float = option(2.0, "How many times longer or shorter a member's responses may be.")
-    max_models: int = option(3, "The maximum number of members.")
-    max_voters: int = option(5, "The maximum number of models in a vote.", **ANSWERS)
+    max_length_ratio: float = option(
+        2.0, "How many times longer or shorter a member's responses may be.", within=Range("a ratio of at least 1", 1)
+    )
+    # A set of one asks which model is the best, without an ensemble.
+    max_models: int = option(3, "The maximum number of members.", within=AT_LEAST_1)
+    max_voters: int = option(5, "The maximum number of models in a vote.", within=AT_LEAST_1, **ANSWERS)
     min_gain: float | None = option(
         None,
         "Points that a strategy with more than one model or call must gain.",
         shown_default="0.2 for each call, or multiple of the price",
+        within=PERCENT,
         **ANSWERS,
     )
     within: float | None = option(
-        None, "Recommend the cheapest strategy at most this many points below the best one.", **ANSWERS
+        None,
+        "Recommend the cheapest strategy at most this many points below the best one.",
+        within=PERCENT,
+        **ANSWERS,
     )
     budget: float | None = option(
-        None, "Recommend a strategy that costs at most this many dollars for 1,000 questions.", **ANSWERS
+        None,
+        "Recommend a strategy that costs at most this many dollars for 1,000 questions.",
+        within=Range("dollars above 0 for 1,000 questions", above=0),
+        **ANSWERS,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.rules  # noqa: B018 (checks the ranges)
+        if self.max_voters == 2:
+            raise InputError("--max-voters 2: a vote needs 3 models; give 3 or more, or 1 for no vote")
 
     @property
     def rules(self) -> Limits:
         """These limits; ``max_gap`` holds for votes, too."""
-        gaps: dict[str, Any] = {} if self.max_gap is None else {"max_gap": self.max_gap, "vote_gap": self.max_gap}
-        return Limits(
-            max_length_ratio=self.max_length_ratio,
-            max_models=self.max_models,
-            max_voters=self.max_voters,
-            min_gain=self.min_gain,
-            within=self.within,
-            budget=self.budget,
-            **gaps,
-        )
+        given = self.shared(Limits)
+        gap = given.pop("max_gap")
+        return Limits(**given, **({} if gap is None else {"max_gap": gap, "vote_gap": gap}))
 
 
 @dataclass(frozen=True, kw_only=True)
