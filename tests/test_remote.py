@@ -97,13 +97,6 @@ def test_a_response_ends_before_a_stop_string_and_says_so(place: Place, home: Pa
     assert set(ended) == {"stop"}
 
 
-def test_a_model_without_a_chat_template_is_refused_with_the_way_out(place: Place, url: str) -> None:
-    place.task()
-    place.pool(f"openai:{url}#tiny/plain")
-    line = place.refused("profile", "--pool", "models.txt", "--task", "task.yaml")
-    assert "add chat_template=never to its line to use /completions" in line
-
-
 def test_options_need_likelihoods_which_this_server_does_not_give(place: Place, home: Path, url: str) -> None:
     place.task(choices=["{{answer}}", "no"], metric="choice")
     place.pool(f"openai:{url}#tiny/plain chat_template=never", f"openai:{url}#tiny/chat", f"{home / 'plain'} name=here")

@@ -104,18 +104,12 @@ def test_an_error_with_status_200_is_that_of_its_code_and_is_sent_again_as_that_
 @pytest.mark.parametrize(
     ("content", "text", "thinking"),
     [
-        (
-            [{"type": "thinking", "thinking": [{"type": "text", "text": "so"}]}, {"type": "text", "text": "7"}],
-            "7",
-            "so",
-        ),
         ([{"type": "thinking", "thinking": "so", "signature": "x"}, {"type": "text", "text": "7"}], "7", "so"),
         ([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]}, {"text": "7"}], "7", "so"),
         ([{"thought": True, "text": "so"}, {"text": "7"}], "7", "so"),
         ([{"type": "text", "text": "It is "}, {"type": "image_url", "image_url": {"url": "x"}}, "7"], "It is 7", None),
         ([{"type": "output_text", "text": {"value": "7", "annotations": []}}], "7", None),
         ({"type": "text", "text": "7"}, "7", None),
-        ([{"type": "text", "content": "7"}], "7", None),
         ({"parts": [{"text": "7"}]}, "7", None),
         ([{"type": "output_text", "output_text": "7"}], "7", None),
         ([{"reasoning": {"text": "so"}}, {"text": "7", "thought": False}], "7", "so"),

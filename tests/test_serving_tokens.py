@@ -241,16 +241,13 @@ def test_texts_have_no_logprobs_by_id(server: Running, name: str, value: object)
     assert error["message"] == f"{name}: not supported by this server; leave it out"
 
 
-def test_a_full_context_is_told_apart(server: Running) -> None:
-    error = ask(server, [1] * 300).error
-    assert error["code"] == "context_length_exceeded"
-    assert error["message"] == "a prompt has 300 tokens; the model's context holds 300, and one must be left"
-
-
 def test_the_longest_prompt_of_the_server_counts_for_contexts(model: Member, tables: Path) -> None:
     with serving(Ensemble([model], cache_dir=tables), RequestLimits(prompt_tokens=3)) as running:
         assert ask(running, [1] * 3).status == 200
         assert ask(running, [1] * 4).error["message"] == "a prompt has 4 tokens; this server allows 3"
+        error = ask(running, [1] * 300).error
+        assert error["code"] == "context_length_exceeded"
+        assert error["message"] == "a prompt has 300 tokens; the model's context holds 300, and one must be left"
 
 
 def test_tokens_of_contexts_are_limited_and_a_shared_beginning_counts_once(server: Running) -> None:
@@ -369,13 +366,8 @@ def test_a_wrong_text_is_refused(server: Running, content: Any, status: int, par
     assert (reply.status, reply.error["param"]) == (status, param)
 
 
-def test_tokenizing_needs_the_key(several: Running) -> None:
-    content = json.dumps({"prompt": "a"})
-    assert several.ask(TOKENIZE, content).status == 401
-    assert several.ask(TOKENIZE, content, Authorization=f"Bearer {KEY}").status == 200
-
-
 def test_a_single_model_says_how_long_its_context_is(server: Running, several: Running) -> None:
     assert json.loads(server.ask("/v1/models").text)["data"][0]["max_model_len"] == 300
+    assert several.ask(TOKENIZE, json.dumps({"prompt": "a"})).status == 401
     models = several.ask("/v1/models", Authorization=f"Bearer {KEY}")
     assert json.loads(models.text)["data"][0]["max_model_len"] is None
