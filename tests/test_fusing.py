@@ -283,8 +283,7 @@ def prepare(place: Place, raw: Raw) -> tuple[str, ...]:
 
 
 def fusion_of(place: Place) -> dict[str, Any]:
-    result = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
-    found: dict[str, Any] = next(each for each in result["strategies"] if each["strategy"] == "fusion")
+    found: dict[str, Any] = next(each for each in place.json()["strategies"] if each["strategy"] == "fusion")
     return found
 
 
@@ -330,7 +329,7 @@ def test_what_is_measured_is_what_runs_and_what_it_costs(place: Place, server: t
     assert sums.read[-1] in [("cyd", prompt) for prompt in readings]
     assert {name for name, _ in sums.read[:-1]} == {"ada", "bob"}
     # The recommended one is a fusion, so the run has its texts, and the report shows them.
-    samples = [json.loads(line) for line in (place.folder / "run" / "samples.jsonl").read_text().splitlines()]
+    samples = place.samples()
     taken = [each["recommended"] for each in samples if each["split"] == "held_out"]
     assert {each["model"] for each in taken} == {"cyd"}
     assert taken[0]["text"] == f" It is {2 * int(samples[N]['prompt'].split()[2]) + 1}."

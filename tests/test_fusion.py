@@ -184,8 +184,7 @@ def test_fusion_stands_beside_other_methods_in_an_evaluation_and_is_stored(
 ) -> None:
     place.job(models)
     place.task(metric="exact_match")
-    select = ("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", "100", "--max-length-ratio", "1e9")
-    assert place.advisor(*select, "--out", "run", "--quiet").status == 0
+    place.select("--quiet")
     options = ("--methods", "fuse,voting", "--set", f"fuse.model={t5}", "--json", "--quiet")
 
     def evaluated(*more: str) -> dict[str, Any]:

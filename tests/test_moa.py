@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["pools"]
 
-SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", "100", "--max-length-ratio", "1e9")
 TOKENS = 6
 TEMPLATE = "{% for r in responses %}<{{ r }}>{% endfor %} {{ question }} / {{ prompt }}\n"
 INSTRUCTIONS = "Add."
@@ -58,7 +57,7 @@ def run(place: Place, long_models: Path, prepare: Prepare) -> Place:
         place.task(metric="exact_match", instructions=INSTRUCTIONS)
         place.pool(*(str(long_models / name) for name in ("one", "two", "three")))
         place.write("prompt.j2", TEMPLATE)
-        assert place.advisor(*SELECT, "--out", "run", "--quiet").status == 0
+        place.select("--quiet")
 
     prepare("moa", place, make)
     return place
@@ -250,7 +249,7 @@ def test_members_behind_servers_read_responses_too(place: Place) -> None:
         place.write("prompt.j2", TEMPLATE)
         place.pool(*(f"openai:{server.url}#m name={name} chat_template=never" for name in ("one", "two")))
         allowed = ("--allow-server", server.url)
-        assert place.advisor(*SELECT, "--out", "run", "--quiet", "--no-verify").status == 0
+        place.select("--quiet", "--no-verify")
         command = ("--methods", "moa", "--members", "one,two", "--set", "moa.prompt=prompt.j2", "--json", "--quiet")
         ran = place.advisor("evaluate", "run", "--task", "task.yaml", *command, *allowed)
         assert (ran.status, ran.err) == (0, "")

@@ -34,13 +34,13 @@ SELECT = ("select", "--pool", "models.txt", "--task", "word_problems", "--limit"
 def select(place: Place, *options: str, out: str = "run") -> dict[str, Any]:
     ran = place.advisor(*SELECT, "--out", out, *options)
     assert (ran.status, ran.err) == (0, "")
-    result: dict[str, Any] = json.loads((place.folder / out / "result.json").read_text(encoding="utf-8"))
+    result: dict[str, Any] = place.json(f"{out}/result.json")
     return result
 
 
-def samples(place: Place, out: str = "run") -> list[dict[str, Any]]:
-    lines = (place.folder / out / "samples.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+def samples(place: Place, out: str) -> list[dict[str, Any]]:
+    text = (place.folder / out / "samples.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_one_model_at_two_budgets_is_two_candidates(place: Place) -> None:
     assert {each["reason_code"] for each in figures.values()}.isdisjoint({"copy", "failed"})
     assert figures["short"]["accuracy"] != figures["long"]["accuracy"]
     assert result["provenance"]["models"]["short"]["thinking_budget"] == 5
-    for line in samples(place):
+    for line in place.samples():
         whole, cut = (line["responses"][name]["thinking"] for name in ("long", "short"))
         # Three of the five tokens are the opening tag.
         assert 0 < len(cut) <= 8 < len(whole)
@@ -72,7 +72,7 @@ def test_one_model_at_two_budgets_is_two_candidates(place: Place) -> None:
 def test_a_budget_that_is_never_reached_changes_no_answer(place: Place) -> None:
     place.pool(f"{THINKS} name=free", f"{THINKS} name=ample thinking_budget=60")
     select(place, "--no-verify")
-    for line in samples(place):
+    for line in place.samples():
         free, ample = (line["responses"][name] for name in ("free", "ample"))
         assert ample["text"].strip() == free["text"]
         assert (ample["thinking"], ample["tokens"], ample["score"]) == (free["thinking"], free["tokens"], free["score"])
@@ -97,12 +97,12 @@ def test_an_option_of_thinking_that_does_nothing_is_named(place: Place, line: st
 
 
 def test_a_set_that_thinks_apart_writes_what_the_class_writes(run: Place) -> None:
-    result = json.loads((run.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    result = run.json()
     assert result["ensemble"]["think"] == result["rules"]["think"] == "apart"
     assert "thinking-llama" in result["selected"]
     spec = chosen_by_folder(run.folder / "run")
     ensemble = Ensemble([load_member(each) for each in spec.members], k=spec.k, **spec.options)
-    decoded = [line for line in samples(run) if line["ensemble"] is not None]
+    decoded = [line for line in run.samples() if line["ensemble"] is not None]
     made = ensemble.generate([line["prompt"] for line in decoded], max_new_tokens=64, stop=["\n"])
     assert [line["ensemble"]["text"] for line in decoded] == [each.text for each in made]
     assert [line["ensemble"]["thinking"] for line in decoded] == [each.thought for each in made]
@@ -116,7 +116,7 @@ def test_a_set_that_thinks_apart_writes_what_the_class_writes(run: Place) -> Non
 
 
 def test_the_length_rule_compares_the_answers_alone(run: Place) -> None:
-    pairs = json.loads((run.folder / "run" / "result.json").read_text(encoding="utf-8"))["pairs"]
+    pairs = run.json()["pairs"]
     assert {pair["length_unit"] for pair in pairs} == {"characters"}
     together = select(run, "--max-gap", "100", "--no-verify", out="together")
     assert "tokens" in {pair["length_unit"] for pair in together["pairs"]}
@@ -148,7 +148,7 @@ def test_where_thinking_is_too_long_the_way_out_is_named(place: Place) -> None:
 def test_other_tags_are_other_responses_of_a_set(run: Place) -> None:
     run.pool(f"{THINKS} thinking=<plan>...</plan>", *POOL[1:])
     select(run, "--think", "apart", "--max-gap", "100", "--max-length-ratio", "9", out="other")
-    assert all("thinking" in line["ensemble"] for line in samples(run) if line["ensemble"])
+    assert all("thinking" in line["ensemble"] for line in run.samples() if line["ensemble"])
     assert not any("thinking" in line["ensemble"] for line in samples(run, "other") if line["ensemble"])
 
 
@@ -163,7 +163,7 @@ def test_the_control_takes_the_tokens_that_the_set_took(run: Place) -> None:
     responses, drawn, spent = int(words[0]), float(words[5]), float(words[-1])
     assert spent == pytest.approx(by_name["unite"]["tokens_per_question"], abs=0.05)
     # The same texts as in the run: all thinking, and the answer of each member.
-    result = json.loads((run.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    result = run.json()
     (decoded,) = (each for each in result["strategies"] if each["strategy"] == "unite")
     assert by_name["unite"]["tokens_per_question"] == pytest.approx(decoded["tokens_per_question"])
     assert control["tokens_per_question"] == pytest.approx(drawn, abs=0.05)
@@ -172,7 +172,7 @@ def test_the_control_takes_the_tokens_that_the_set_took(run: Place) -> None:
 
 
 def test_the_run_is_run_exported_and_served_as_it_was_measured(run: Place) -> None:
-    line = next(line for line in samples(run) if line["ensemble"] is not None)
+    line = next(line for line in run.samples() if line["ensemble"] is not None)
     ran = run.advisor("run", "run", line["prompt"], "--raw", "--method", "unite")
     assert ran.status == 0
     assert ran.out.strip() == line["ensemble"]["text"].strip()
@@ -198,7 +198,7 @@ def test_the_run_is_run_exported_and_served_as_it_was_measured(run: Place) -> No
 def test_a_single_model_that_thinks_gives_its_answer_alone(place: Place, verified: bool) -> None:
     place.pool(THINKS)
     select(place, *(() if verified else ("--no-verify",)))
-    line = samples(place)[0]
+    line = place.samples()[0]
     answer = line["responses"]["thinking-llama"]
     assert answer["thinking"]
     for option, wanted in ((), answer["text"]), (("--stream",), answer["text"]), (("--answer",), answer["extracted"]):

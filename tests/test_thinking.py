@@ -420,7 +420,7 @@ def test_the_models_of_a_log_have_their_points_on_what_they_finished() -> None:
 def test_a_run_on_logs_warns_that_more_tokens_would_change_the_advice(place: Place) -> None:
     ran = place.advisor("select", "--logs", str(LINEAGE), "--out", "run", "--quiet")
     assert ran.status == 0
-    result = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    result = place.json()
     found = result["advice"]["cut_off"]
     assert found["changes"][0] == "order"
     assert found["models"][:2] == ["minimax-m2", "glm-4.6"]

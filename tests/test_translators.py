@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ pytest_plugins = ["pools"]
 
 SENTENCES = ["The cat sat on the mat.", "James went to the shop.", "They went there.", "Is Paris in France?"]
 RECORDS = [{"english": text, "german": text.upper()} for text in SENTENCES]
-SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", "100", "--max-length-ratio", "1e9")
+PROFILE = ("profile", "--pool", "models.txt", "--task", "task.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -45,25 +44,24 @@ def test_a_candidate_translates_the_source_and_an_ensemble_is_made_with_it(
 ) -> None:
     translations(place)
     place.pool(f"{nllb} target=deu_Latn dtype=float32", f"{models / 'alpha'} dtype=float32")
-    ran = place.advisor(*SELECT, "--out", "out", "--quiet")
-    assert ran.status == 0, ran.err
-    result = json.loads((place.folder / "out" / "result.json").read_text())
+    place.select("--quiet")
+    result = place.json()
     assert {one["model"] for one in result["candidates"]} == {"nllb", "alpha"} == set(result["selected"])
     assert result["provenance"]["models"]["nllb"]["target"] == "deu_Latn"
     alone = Ensemble.from_pretrained([Checkpoint(str(nllb), sides=Sides(target="deu_Latn"))], k=1)
-    lines = [json.loads(line) for line in (place.folder / "out" / "samples.jsonl").read_text().splitlines()]
+    lines = place.samples()
     assert len(lines) == len(SENTENCES)
     for line in lines:
         source = line["prompt"].removeprefix("English: ").removesuffix("\nGerman:")
         (wanted,) = alone.generate([Sourced("", source)], max_new_tokens=4)
         assert line["responses"]["nllb"]["text"] == wanted.text
-    assert place.advisor("run", "out", "James went to the shop.", "--max-new-tokens", "2").status == 0
+    assert place.advisor("run", "run", "James went to the shop.", "--max-new-tokens", "2").status == 0
 
 
 def test_a_candidate_without_its_language_fails_and_the_others_go_on(place: Place, nllb: Path, models: Path) -> None:
     translations(place)
     place.pool(str(nllb), str(models / "alpha"))
-    ran = place.advisor("profile", *SELECT[1:5])
+    ran = place.advisor(*PROFILE)
     assert ran.status == 0
     assert "nllb: it writes many languages; say which one, as target=deu_Latn does" in ran.err
 
@@ -71,10 +69,10 @@ def test_a_candidate_without_its_language_fails_and_the_others_go_on(place: Plac
 def test_a_language_for_a_causal_candidate_is_refused_before_anything_is_run(place: Place, models: Path) -> None:
     translations(place)
     place.pool(f"{models / 'alpha'} target=deu_Latn")
-    assert "a model of type llama has no encoder; leave target out" in place.refused("profile", *SELECT[1:5])
+    assert "a model of type llama has no encoder; leave target out" in place.refused(*PROFILE)
 
 
 def test_what_is_read_is_the_source_or_the_prompt(place: Place, nllb: Path) -> None:
     translations(place)
     place.pool(f"{nllb} target=deu_Latn reads=both")
-    assert "reads should be source or prompt, not 'both'" in place.refused("profile", *SELECT[1:5])
+    assert "reads should be source or prompt, not 'both'" in place.refused(*PROFILE)

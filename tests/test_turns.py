@@ -258,11 +258,8 @@ def test_questions_are_cut_at_the_end_of_a_conversation(talk: Place) -> None:
 
 def test_a_run_traces_later_turns_and_a_check_asks_whole_conversations(talk: Place, talkers: Path) -> None:
     talk.pool(str(talkers / "chat"), str(talkers / "plain"))
-    wide = ("--max-gap", "100", "--max-length-ratio", "1e9", "--limit", "2")
-    ran = talk.advisor("select", "--pool", "models.txt", "--task", "task.yaml", *wide, "--out", "run")
-    assert ran.status == 0, ran.err
-    lines = [json.loads(line) for line in (talk.folder / "run" / "samples.jsonl").read_text().splitlines()]
-    held_out = [line for line in lines if line["split"] == "held_out"]
+    talk.select("--limit", "2")
+    held_out = talk.samples("held_out")
     assert [line["id"][-2:] for line in held_out] == [":1", ":2"] * 2
     assert all(line["ensemble"]["trace"]["steps"] for line in held_out)
     checked = talk.advisor("check", "run", "--task", "task.yaml", "--limit", "3", "--json")

@@ -149,7 +149,7 @@ def selected(place: Place, models: Path, prepare: Prepare) -> Select:
             assert place.advisor(*SELECT, "--weights", weights, "--out", weights, "--quiet").err == ""
 
         prepare(f"weights {weights}", place, make)
-        found: dict[str, Any] = json.loads((place.folder / weights / "result.json").read_text(encoding="utf-8"))
+        found: dict[str, Any] = place.json(f"{weights}/result.json")
         return found
 
     return select
@@ -191,8 +191,7 @@ def test_a_strategy_named_by_the_user_keeps_the_weights(place: Place, selected: 
     found = selected(weights)
     ran = place.advisor("export", weights, "saved", "--strategy", "unite")
     assert ran.status == 0, ran.err
-    saved = json.loads((place.folder / "saved" / "ensemble.json").read_text(encoding="utf-8"))
-    assert saved["weights"] == found["ensemble"]["weights"] is not None
+    assert place.json("saved/ensemble.json")["weights"] == found["ensemble"]["weights"] is not None
 
 
 def test_a_check_decodes_with_the_weights_of_the_run(place: Place, selected: Select) -> None:
