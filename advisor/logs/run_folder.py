@@ -7,7 +7,6 @@ is one more model: ``unite(a, b)``. The questions of both splits are read. A run
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
 from advisor.logs.values import LONGEST_NAME, check_name
@@ -37,7 +36,12 @@ def recognise(files: Sequence[LogFile], _notes: Notes) -> list[LogSource]:
 
 def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
     """One record for each question and model; see :class:`advisor.logs.sources.LogFormat`."""
-    result = _result(source.companions[0]) if source.companions else None
+    result = None
+    for path in source.companions:
+        # Before it is read: a stranger's file may have any size.
+        if path.stat().st_size > LARGEST_ITEM:
+            raise InputError(f"{path}: it is larger than {LARGEST_ITEM >> 20} MB; {_WAY_OUT}")
+        result = Run.open(path.parent, _WAY_OUT).result
     task, metric = (result.task.name, result.task.metric or None) if result else (None, None)
     # A run knows its clusters, for example the turns of a conversation, so the user need not name them.
     field = "cluster" if options.cluster is None else options.cluster
@@ -75,13 +79,6 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
                 cut=answer.finish_reason == "length",
                 error=visible(answer.error or "unknown reason")[:500] if failed else None,
             )
-
-
-def _result(path: Path) -> Result:
-    # Before it is read: a stranger's file may have any size.
-    if path.is_file() and path.stat().st_size > LARGEST_ITEM:
-        raise InputError(f"{path}: it is larger than {LARGEST_ITEM >> 20} MB; {_WAY_OUT}")
-    return Run.open(path.parent, _WAY_OUT).result
 
 
 def _ensemble(result: Result | None) -> str:

@@ -190,14 +190,10 @@ class Task:
         return [f"{self.delimiter}{option}" for option in options]
 
     def likeliest(self, example: Example, logprobs: Sequence[float]) -> str:
-        """The option that a model chooses; the first of equal ones, as in lm-eval.
-
-        Args:
-            example: A question of a choice task.
-            logprobs: The log-probability of each of its :meth:`continuations`.
-        """
+        """The option that a model chooses by the log-probability of each of its :meth:`continuations`."""
         lengths = [len(choice) if self.scoring == "normalised" else 1 for choice in example.choices]
         values = [logprob / length for logprob, length in zip(logprobs, lengths, strict=True)]
+        # The first of equal ones, as in lm-eval.
         return example.choices[max(range(len(values)), key=values.__getitem__)]
 
     @property
@@ -211,11 +207,7 @@ class Task:
         return self.scorer is None and metrics.runs_code(self.metric)
 
     def check_allowed(self) -> None:
-        """Check, before any model runs, that responses may be scored.
-
-        Raises:
-            InputError: Scoring runs programs that models wrote, and the user does not allow it.
-        """
+        """Check, before any model runs, that programs which models wrote may run, if scoring runs them."""
         if self.runs_code and not self.allow_code_execution:
             raise InputError(
                 f"{self.name} runs programs that models wrote; a sandbox limits the harm but cannot rule it out; "
@@ -223,15 +215,10 @@ class Task:
             )
 
     def score(self, example: Example, response: str) -> Score:
-        """Score one response. Any text can be scored.
+        """Score what a model wrote after the prompt of a question, of which the first 100,000 characters are read.
 
-        Args:
-            example: A question of this task.
-            response: The text that the model wrote after the prompt; only its first 100,000 characters are read.
-
-        Raises:
-            InputError: Scoring runs programs that models wrote, and the user does not allow it; or a judge scores.
-            UniteError: This system cannot run programs.
+        It is an InputError where a judge scores, or where programs would run that the user does not allow, and a
+        UniteError where this system cannot run programs.
         """
         text = response[:MAX_RESPONSE]
         if self.scorer is not None:
@@ -244,13 +231,9 @@ class Task:
         return Score(*metric.score(answer, example.accepted, example.choices))
 
     def corpus_score(self, texts: Mapping[str, str | None]) -> tuple[float, tuple[float, float]] | None:
-        """The score of all responses together, for metrics that have one: BLEU and chrF.
+        """The score of all responses together in points, and its 95% interval, for BLEU and chrF; None for others.
 
-        Args:
-            texts: The responses by the ids of their questions; a missing one counts as an empty text.
-
-        Returns:
-            The score in points and its 95% interval; None for other metrics.
+        The responses are by the ids of their questions; a missing one counts as an empty text.
         """
         if self.scorer is not None or self.metric not in metrics.OF_CORPORA:
             return None
@@ -260,12 +243,9 @@ class Task:
         return corpus_score(self.metric, responses, [example.accepted for example in self.examples])
 
     def score_all(self, responses: Sequence[tuple[Example, str]]) -> list[Score]:
-        """Score many responses, each as ``score`` does; programs run on all cores.
+        """Score responses to questions, each as ``score`` does; programs run on all cores.
 
         Responses that a judge grades have the score 0 until then; see :mod:`advisor.judge.judge`.
-
-        Args:
-            responses: Pairs of a question of this task and the response of a model.
         """
         if self.rubric is not None:
             return [Score(0.0, None)] * len(responses)

@@ -116,10 +116,7 @@ class Template:
     longer than the fields. All others are compiled and rendered in the child process, which adds about 0.1 ms for each
     record. That is nothing beside decoding, but the 14,000 prompts of MMLU would take seconds.
 
-    Args:
-        source: Text with ``{{ }}`` and ``{% %}``.
-        file: The task file, for messages.
-        key: The template's key in the task file, for messages; empty for a file that is one template.
+    The file and the key (empty for a file that is one template) are for messages.
     """
 
     __slots__ = ("_characters", "_field", "_named", "_reads", "_seconds", "_source", "_where")

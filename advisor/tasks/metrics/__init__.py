@@ -81,11 +81,7 @@ def metric_names() -> tuple[str, ...]:
 
 @cache
 def get_metric(name: str, *, allow_code_execution: bool = False) -> Metric:
-    """The metric of a name in ``metric_names()``; a metric that runs code refuses to score unless it is allowed.
-
-    Raises:
-        InputError: It is a plug-in that cannot be used.
-    """
+    """The metric of a name in ``metric_names()``; a metric that runs code refuses to score unless it is allowed."""
     executes = allow_code_execution and runs_code(name)
     return cast(
         Metric, getattr(_module(name), "VARIANT" if name in VARIANTS else "EXECUTING" if executes else "METRIC")
@@ -93,11 +89,7 @@ def get_metric(name: str, *, allow_code_execution: bool = False) -> Metric:
 
 
 def read_with(reader: str, text: str) -> str:
-    """The canonical form of the JSON in a text, on one line, by one of the values of READERS.
-
-    Raises:
-        ValueError: The text has none. It says why, and at which line and column it is broken.
-    """
+    """The canonical form of the JSON in a text, by a value of READERS; a ValueError says where it is broken."""
     canonical: str = _module(reader).read(text)
     return canonical
 

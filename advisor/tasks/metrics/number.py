@@ -191,9 +191,7 @@ class Token(NamedTuple):
 class Number(Metric):
     """1 if the number that the response gives equals an accepted number, else 0.
 
-    Args:
-        fold: Replaces each character that stands for another, such as full-width digits, so that a point is decimal.
-        mark: The decimal mark of the answer.
+    `fold` replaces each character that stands for another, so that a point is decimal; `mark` is that of the answer.
     """
 
     def __init__(self, fold: Callable[[str], str], mark: str) -> None:

@@ -42,11 +42,7 @@ Takes = Callable[[Call], bool]
 
 
 def read(text: str) -> str:
-    """The canonical form of the calls of a response, in their order, on one line; ``[]`` without a call.
-
-    Raises:
-        ValueError: What should be a call is no JSON, and where it is broken; or it is no call.
-    """
+    """The canonical form of the calls of a response, in their order; a ValueError says why it has no usable call."""
     return canonical(_calls(text))
 
 

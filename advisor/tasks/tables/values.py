@@ -465,8 +465,7 @@ class ScoreReader:
     def check(self, notes: Notes) -> None:
         """Say how many scores of each model cannot be read.
 
-        It is an error if a model lost more than one in 20, if all others are equal, so that one outcome may be what is
-        not read, or if numbers are outside of the scale.
+        It is an error if a model lost more than one in 20, if all others are equal, or if numbers are out of the scale.
         """
         unread = self.unread
         if not unread:
