@@ -213,15 +213,14 @@ def test_a_folder_is_known_by_the_content_of_its_files(models: Path, tmp_path: P
     assert identity(copy) != identity(models / "alpha")
 
 
-@pytest.mark.parametrize(
-    ("own", "of_run", "found"),
-    [(None, "auto", "float64"), (None, "float32", "float32"), ("bfloat16", "float32", "bfloat16")],
-)
-def test_the_numeric_type_is_the_lines_then_the_runs_then_the_checkpoints(
-    models: Path, own: str | None, of_run: str, found: str
-) -> None:
-    candidate = ModelSpec(Checkpoint(str(models / "alpha")), "alpha", dtype=own, place="models.txt:1")
-    assert identify(candidate, of_run, "auto").key()["dtype"] == found
+def test_the_numeric_type_is_the_lines_then_the_runs_then_the_checkpoints(models: Path) -> None:
+    for own, of_run, found in (
+        (None, "auto", "float64"),
+        (None, "float32", "float32"),
+        ("bfloat16", "auto", "bfloat16"),
+    ):
+        candidate = ModelSpec(Checkpoint(str(models / "alpha")), "alpha", dtype=own, place="models.txt:1")
+        assert identify(candidate, of_run, "auto").key()["dtype"] == found
 
 
 # --- Memory ---

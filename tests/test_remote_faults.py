@@ -306,6 +306,13 @@ def test_a_server_without_a_list_of_models_can_be_asked(place: Place, raw: Raw) 
     assert place.advisor(*PROFILE).status == 0
 
 
+def test_a_model_without_a_chat_template_is_refused_with_the_way_out(place: Place, raw: Raw) -> None:
+    raw.answer = but(400, "no template")
+    place.task()
+    place.pool(f"openai:{raw.url}#m")
+    assert "add chat_template=never to its line to use /completions" in place.refused(*PROFILE)
+
+
 # --- Faults on the way ---
 
 

@@ -161,15 +161,12 @@ def test_llama_cpp_tokenizes() -> None:
         (200, {}, b"<html>"),
     ],
 )
-def test_a_server_of_another_kind_is_none(probe: Callable[[ServerClient], object], answer: Answer) -> None:
+def test_a_server_of_another_kind_is_none_and_a_wrong_key_is_not_another_kind(
+    probe: Callable[[ServerClient], object], answer: Answer
+) -> None:
     with connected() as (raw, client):
         raw.answer = lambda path, _body: models("m") if path == "/v1/models" else answer
         assert probe(client) is None
-
-
-@pytest.mark.parametrize("probe", [llama_cpp.probe, sglang.probe])
-def test_a_wrong_key_is_not_another_kind(probe: Callable[[ServerClient], object]) -> None:
-    with connected() as (raw, client):
         raw.answer = lambda _path, _body: as_json({"error": {"message": "Unauthorized"}}, 401)
         with pytest.raises(ServerError, match="needs a key"):
             probe(client)
@@ -334,20 +331,26 @@ def test_sglang_is_not_asked_for_tokens_beyond_its_context() -> None:
     assert [each["max_new_tokens"] for each in raw.asked[0][2]["sampling_params"]] == [1, 6]
 
 
-def test_sglang_refuses_a_full_context() -> None:
+@pytest.mark.parametrize(
+    ("answer", "says", "failure"),
+    [
+        (sglang_answer, "longer than the model's", "refused"),
+        (
+            lambda _path, _body: as_json([{"meta_info": {"finish_reason": {"type": "abort"}}}]),
+            "stopped a request",
+            "temporary",
+        ),
+    ],
+    ids=["full context", "stopped"],
+)
+def test_a_request_that_sglang_does_not_finish_says_whether_it_may_be_sent_again(
+    answer: Callable[[str, dict[str, Any]], Answer], says: str, failure: str
+) -> None:
     with connected() as (raw, client):
-        raw.answer = sglang_answer
-        with pytest.raises(ServerError, match="longer than the model's") as error:
+        raw.answer = answer
+        with pytest.raises(ServerError, match=says) as error:
             SglangServer(client, ServerLimits(64, 256, 128, _LENGTH)).write([[3] * _LENGTH], 1, 1)
-    assert error.value.failure == "refused"
-
-
-def test_sglang_stopped_request_may_be_sent_again() -> None:
-    with connected() as (raw, client):
-        raw.answer = lambda _path, _body: as_json([{"meta_info": {"finish_reason": {"type": "abort"}}}])
-        with pytest.raises(ServerError, match="stopped a request") as error:
-            SglangServer(client, ServerLimits(64, 256, 128)).write([[3]], 1, 1)
-    assert error.value.failure == "temporary"
+    assert error.value.failure == failure
 
 
 def test_sglang_tokenizes() -> None:
