@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from advisor.advice.profiled_pool import profile_candidates
 from advisor.commands.command_line import command_line, print_json
-from advisor.commands.select import print_dry_run
 from advisor.jobs.session import open_session, with_devices
 from advisor.judge.judge import open_profiler
 from advisor.models.run_config import RunConfig
@@ -18,6 +17,9 @@ def profile(options: ProfileOptions) -> None:
     # It is the first half of a run that verifies nothing.
     of_run = SelectOptions(**options.shared(SelectOptions), no_verify=True)
     if options.dry_run:
+        # Here, because `select` loads the libraries of its statistics and its report.
+        from advisor.commands.select import print_dry_run
+
         print_dry_run(of_run, options)
         return
     config = with_devices(RunConfig.from_options(of_run, command_line(), profile=options), progress)
