@@ -61,8 +61,8 @@ from benchmarks._models import (
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, first_line
-from ensemble.models.load import parse_device
 from ensemble.models.member import Member
+from ensemble.models.memory import parse_device
 from ensemble.runtime.local_runner import logits_device
 
 NAMES = ("llama-2", "qwen2", "llama-3")

@@ -22,8 +22,8 @@ from advisor.run.plan import entries_as, loaded_as
 from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.models import memory
-from ensemble.models.load import load_member, parse_device
-from ensemble.models.memory import HALF, Processor, this_processor, usable_dtype
+from ensemble.models.load import load_member
+from ensemble.models.memory import HALF, Processor, parse_device, this_processor, usable_dtype
 from ensemble.models.spec import Checkpoint, ModelSpec, Resources, resolve_device
 
 CPU = torch.device("cpu")

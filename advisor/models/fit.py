@@ -239,7 +239,7 @@ def check_set(models: Sequence[ModelSpec], *, of_run: bool = False) -> None:
 def check_device(option: str, device: str) -> None:
     """Raise InputError, which begins with the option, unless a model can run on a device of this machine."""
     # Loads torch, so it is not at the top of the file.
-    from ensemble.models.load import parse_device
+    from ensemble.models.memory import parse_device
 
     try:
         parsed = parse_device(device)

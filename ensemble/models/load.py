@@ -16,7 +16,7 @@ from ensemble.models.choices import DTYPES, ChatTemplate
 from ensemble.models.encoder_decoder import encoder_decoder_of
 from ensemble.models.hub import pinned
 from ensemble.models.member import LocalMember, Member, ServerMember
-from ensemble.models.memory import check_memory, free_memory, token_size, usable_dtype
+from ensemble.models.memory import check_memory, free_memory, parse_device, token_size, usable_dtype
 from ensemble.models.model_files import (
     check,
     check_files,
@@ -327,19 +327,3 @@ def why_recompute(model: PreTrainedModel) -> str | None:
     if not float((pieces - plain).float().norm()) <= tolerance * scale:
         return "its state cannot be padded and rolled back"
     return None
-
-
-def parse_device(device: str) -> torch.device:
-    """The device with this name; InputError if this machine has none."""
-    try:
-        place = torch.device(resolve_device(device))
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError) as error:
-        devices = ["cpu", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))]
-        devices += ["mps"] * torch.backends.mps.is_available()
-        # A machine with a GPU and a torch for CPUs is common, and looks like a machine without a GPU.
-        build = "; this torch is built without CUDA" * (device.startswith("cuda") and torch.version.cuda is None)
-        raise InputError(
-            f"device {device}: not on this machine; use one of {', '.join((*devices, 'auto'))}{build}"
-        ) from error
-    return place

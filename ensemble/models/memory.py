@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ensemble.errors import InputError, MemberError
+from ensemble.models.spec import resolve_device
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -251,3 +252,19 @@ def rows_that_fit(bytes_per_token: int, tokens: int, free: int | None) -> int | 
     """Rows of so many tokens that fit, at least 1; None if the device's free bytes are unknown."""
     # Half of the memory is left for the spare rows and slots of the caches, and for what a forward pass makes.
     return None if free is None else max(1, free // (2 * max(1, bytes_per_token * tokens)))
+
+
+def parse_device(device: str) -> torch.device:
+    """The device with this name; InputError if this machine has none."""
+    try:
+        place = torch.device(resolve_device(device))
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        devices = ["cpu", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))]
+        devices += ["mps"] * torch.backends.mps.is_available()
+        # A machine with a GPU and a torch for CPUs is common, and looks like a machine without a GPU.
+        build = "; this torch is built without CUDA" * (device.startswith("cuda") and torch.version.cuda is None)
+        raise InputError(
+            f"device {device}: not on this machine; use one of {', '.join((*devices, 'auto'))}{build}"
+        ) from error
+    return place
