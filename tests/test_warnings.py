@@ -51,7 +51,7 @@ def test_models_that_guess_fail_or_are_never_right_are_warned_of() -> None:
     unread = replace(bad, answers=(*bad.answers[:150], *(replace(a, error="too long") for a in bad.answers[150:])))
     assert warnings_of([good, bad], 75.0, 25.0) == []
     assert warnings_of([good, bad], 75.0, None) == []
-    assert "Not one response of c to the 200 dev questions is right" in warnings_of([good, never], 75.0, None)[0]
+    assert "Not one response of c to the 200 questions is right" in warnings_of([good, never], 75.0, None)[0]
     assert "Over a fifth of the questions could not be answered by b" in warnings_of([good, unread], 75.0, None)[0]
     assert "better than guessing, which scores 25.0 points" in warnings_of([bad], 20.0, 25.0)[0]
 
@@ -273,3 +273,31 @@ def test_doubts_are_in_the_files_of_a_run_as_codes_figures_and_sentences(place: 
     assert doubt["value"] == len(doubt["questions"]) > 5
     assert doubt["text"] in advice["warnings"]
     assert f"Warning: {doubt['text']}" in ran.out.replace("\n", " ")
+
+
+def test_select_compare_and_check_warn_of_one_text_to_all_questions_of_a_log(place: Place) -> None:
+    for name, first in (("old", 0), ("new", 120)):
+        rows = [
+            {
+                "id": n,
+                "question": f"{n}?",
+                "reference": str(n % 7),
+                "model": model,
+                "response": f"I have thought about it for some time, and the answer is {said}",
+            }
+            for n in range(first, first + 120)
+            for model, said in (
+                ("a", n % 7),
+                ("b", n % 7 if n % 9 else 8),
+                ("c", 5 if n >= 120 else n % 7 if n % 8 else 9),
+                ("d", 5),
+            )
+        ]
+        place.write(f"{name}.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
+    log = ("--logs", "old.jsonl", "--metric", "number")
+    assert place.advisor("select", *log, "--out", "run", "--quiet").status == 0
+    warnings = " ".join(place.json("run/result.json")["advice"]["warnings"])
+    notes = " ".join(json.loads(place.advisor("compare", *log, "--json").out)["notes"])
+    checked = place.advisor("check", "run", "--logs", "new.jsonl", "--strategy", "vote").err
+    for model, said in (("d", warnings), ("d", notes), ("c", " ".join(checked.split()))):
+        assert f"Nearly all responses of {model} are the same text" in said

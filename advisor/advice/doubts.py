@@ -50,11 +50,13 @@ _MOST_QUESTIONS = 20
 _LONGEST_REFERENCE = 60
 
 
-def run_doubts(profiles: Sequence[Profile], task: Task, lowest: float, chance: float | None) -> tuple[DataWarning, ...]:
+def run_doubts(
+    profiles: Sequence[Profile], task: Task, lowest: float = 100.0, chance: float | None = None
+) -> tuple[DataWarning, ...]:
     """Why the figures of the candidates may mislead; empty if all is well.
 
     The best candidate comes first; `lowest` is the lower end of its interval and `chance` the accuracy of guessing, in
-    points.
+    points. Logs do not tell what guessing scores, so neither counts there.
     """
     fewer = fewer_answers(profiles, answer_shares(profiles, task))
     return (
@@ -80,7 +82,7 @@ def _of_candidates(profiles: Sequence[Profile], lowest: float, chance: float | N
     if never := names.get("never_right"):
         n = len(profiles[0].answers)
         text = (
-            f"Not one response of {join(never)} to the {counted(n, 'dev question')} is right; read some of them to see "
+            f"Not one response of {join(never)} to the {counted(n, 'question')} is right; read some of them to see "
             "whether the prompt and the metric fit."
         )
         yield DataWarning(code="never_right", text=text, models=never, value=n)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from advisor.advice.doubts import run_doubts
+from advisor.advice.rules import rank
 from advisor.logs.join import JoinedLogs, plain, question_key, read_logs
 from advisor.options.shared import LogsOptions
 from advisor.records import fits
@@ -140,6 +142,8 @@ def _table(
     models = tuple(f"{name} ({path})" if shown[name] > 1 else name for name, path, _ in answered)
     notes = [note for log in logs.values() for note in log.notes]
     for path, log in logs.items():
+        profiles = sorted((log.profiles[name] for name, own, _ in answered if own == path), key=rank)
+        notes += [each.text for each in run_doubts(profiles, log.task("logs", range(len(log.examples)), 0))]
         if left_out := len(log.examples) - len(rows):
             notes.append(f"{path}: {left_out:,} of {len(log.examples):,} questions are not in all logs; left out")
     metrics = list(dict.fromkeys(log.metric for log in logs.values()))

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 import typer
 
+from advisor.advice.doubts import run_doubts
 from advisor.advice.drift import Judgement, change_interval, judge_accuracy, judge_gain, paired_gain
 from advisor.advice.gain import Gain
 from advisor.advice.recommendation import describe_gain
+from advisor.advice.rules import rank
 from advisor.commands.command_line import GATE_FAILED, command_line, print_found
 from advisor.jobs.played import play_with_models
 from advisor.jobs.session import open_session
@@ -259,6 +261,8 @@ def _from_logs(
         )
     numbers, left_out = _draw_fresh(logs.examples, known, options.limit, options.seed, "--logs", "another log")
     asked = logs.part("logs", numbers, options.seed)
+    for doubt in run_doubts(sorted(asked.profiles.values(), key=rank), asked.task):
+        progress.say(doubt.text)
     replayed = replay(strategy, asked)
     if replayed is None:
         fewest = min(len(asked.draws.get(name, ())) for name in strategy.members)

@@ -179,7 +179,7 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
     compared = Compared(results, no_vote=no_vote)
     on_dev = [with_labels(own, first, table.labels) for own in answers.dev.profiles.values()]
     profiles = sorted(on_dev, key=lambda each: rank(chosen.dev[each.model]))
-    doubts = run_doubts(profiles, answers.dev.task, 100.0, None)
+    doubts = run_doubts(profiles, answers.dev.task)
     advice = AdviceSection(
         verdict="unclear",
         text=no_vote or "Without references no set can be decoded together and verified.",

@@ -412,8 +412,7 @@ def run_on_logs(options: SelectOptions, command: str, progress: Progress) -> tup
     selection = select_by_rules(standings, rules, copy_decisions(copies))
     profiles = [dev.profiles[decision.model] for decision in selection.decisions if decision.model in dev.profiles]
     compared = compare_strategies(dev, held_out, can_vote=logs.can_vote, rules=rules, seed=seed)
-    # Logs do not tell what guessing scores, so the end of the interval does not count.
-    doubts = run_doubts(profiles, dev.task, 100.0, None)
+    doubts = run_doubts(profiles, dev.task)
     notes = [each.text for each in doubts]
     advice = advise(selection, on_logs=True).model_copy(update={"doubts": doubts})
     advice = _with_recommendation(advice, compared, notes, options, (dev, held_out), logs.can_vote)
