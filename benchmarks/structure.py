@@ -28,8 +28,8 @@ ODD_PHRASES = re.compile(
 PASSED_FROM_OUTSIDE = ("advisor.cli.", "advisor.api.", "advisor.demo.train.", "advisor.lm_eval.model.")
 """Modules whose functions are called by users, the command line or lm-eval."""
 TARGETS = {
-    "lines": 62_000,
-    "lines_of_tests": 50_000,
+    "lines": 54_000,
+    "lines_of_tests": 44_000,
     "lines_of_benchmarks": 9_000,
     "pages": 35,
     "words": 35_000,

@@ -152,7 +152,7 @@ PARSERS = {
     ("advisor/tasks/tables/libraries.py", "python_calamine"): "in the child process with limits",
     ("advisor/tasks/tables/libraries.py", "xml"): "in the child process with limits",
     ("advisor/tasks/data_sources.py", "datasets"): "data sets of the hub, which the library downloads and converts",
-    ("ensemble/methods/_token_mapping.py", "safetensors"): "the user's own store",
+    ("ensemble/methods/_mapping.py", "safetensors"): "the user's own store",
     ("ensemble/models/gguf.py", "safetensors"): "writes the user's own store",
     ("ensemble/models/model_files.py", "safetensors"): "a header, in safe Rust",
     ("ensemble/vocabulary/joint.py", "safetensors"): "the user's own store",
