@@ -68,7 +68,7 @@ def load_lm_eval_task(
     """Load one split of ``lm_eval:NAME``, as :func:`advisor.tasks.load.load_task` says; `folder` has task files."""
     plain, _, wanted = name.removeprefix(LM_EVAL).partition(":")
     task = find_lm_eval_task(plain, folder)
-    with one_line_errors(plain):
+    with _load_errors(plain):
         measure, filter_name = choose_metric(plain, task, wanted)
         count = _shots(plain, task, shots)
         examples, docs, notes = choose_questions(plain, task, split, shots=count, limit=limit, seed=seed)
@@ -137,7 +137,7 @@ def find_lm_eval_task(name: str, folder: Path | None) -> Any:
 
 
 @contextmanager
-def one_line_errors(name: str) -> Iterator[None]:
+def _load_errors(name: str) -> Iterator[None]:
     """Turn every error of lm-eval, of `datasets` or of a task's code into one line."""
     try:
         yield
@@ -159,7 +159,7 @@ def one_line_errors(name: str) -> Iterator[None]:
 def _load(name: str, folder: Path | None) -> Any:
     # lm-eval warns of everything that a task file leaves open, in many lines.
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    with one_line_errors(name):
+    with _load_errors(name):
         manager = _manager(name, folder)
         entry = manager.task_index.get(name)
         if entry is None:
