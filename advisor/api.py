@@ -113,24 +113,24 @@ class SelectResult:
         """The candidates on the dev questions, best first. Accuracies are in points, lengths in characters."""
         import pandas as pd
 
-        from reports.formats import leaderboard_rows
+        from reports.tables import leaderboard
 
-        return pd.DataFrame(leaderboard_rows(self._result))
+        return pd.DataFrame(leaderboard(self._result).data)
 
     def strategies(self) -> pd.DataFrame:
         """What could run in production, on the held-out questions, best first; empty if none was compared."""
         import pandas as pd
 
-        from reports.formats import strategy_rows
+        from reports.tables import strategies
 
-        return pd.DataFrame(strategy_rows(self._result))
+        return pd.DataFrame(strategies(self._result).data)
 
     def plot(self) -> Axes:
         """Draw the accuracy of each strategy with its interval; of each candidate, if no strategy was compared."""
         from matplotlib import pyplot
 
-        rows = self._result.strategies
-        table, labels = self.strategies(), [each.title for each in rows]
+        table = self.strategies()
+        labels = [each.title for each in self._result.strategies[: len(table)]]
         if table.empty:
             table = self.leaderboard().dropna(subset=["accuracy"])  # a candidate that failed has none
             labels = list(table["model"])

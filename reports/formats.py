@@ -20,11 +20,6 @@ from reports.tables import Table, as_latex, as_markdown, held_out, leaderboard, 
 _TEMPLATES = Path(__file__).with_name("templates")
 _DIGITS = 6
 """Significant digits of numbers in CSV files."""
-_LEADERBOARD = ("model", "status", "accuracy", "mean_length", "answered", "truncated", "errors", "reason")
-_STRATEGIES = (
-    *("strategy", "members", "accuracy", "expected_gain", "measured_gain", "p_adjusted", "shown"),
-    *("calls_per_question", "seconds_per_question", "price_per_1000"),
-)
 
 
 def markdown(result: Result) -> str:
@@ -75,34 +70,13 @@ def evidence(result: Result) -> str:
     )
 
 
-def leaderboard_rows(result: Result) -> list[dict[str, Any]]:
-    """Return all candidates, the best first, with their figures on the dev questions; None for an unknown value."""
-    roles = result.roles
-    rows = (_with_ends(each, _LEADERBOARD) for each in result.candidates)
-    return [{"model": row["model"], "role": roles.get(row["model"]), **row} for row in rows]
-
-
-def strategy_rows(result: Result) -> list[dict[str, Any]]:
-    """Return all strategies on the held-out questions, the best first; None for an unknown value."""
-    return [_with_ends(each, _STRATEGIES) for each in result.strategies]
-
-
-def _with_ends(section: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Some fields of a section, and the ends of the intervals of those that have one."""
-    row: dict[str, Any] = {}
-    for name in names:
-        value = getattr(section, name)
-        row[name] = ", ".join(value) if isinstance(value, tuple) else value
-        if hasattr(section, f"{name}_ci"):
-            row[f"{name}_low"], row[f"{name}_high"] = getattr(section, f"{name}_ci") or (None, None)
-    return row
-
-
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows with the same keys as CSV; an unknown value is an empty cell."""
+    """Return rows as CSV, with the keys of all of them; an unknown value is an empty cell."""
     stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerows([list(rows[0]), *(map(_cell, row.values()) for row in rows)] if rows else [])
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if names:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerows([names, *([_cell(row.get(name)) for name in names] for row in rows)])
     return stream.getvalue()
 
 

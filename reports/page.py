@@ -21,7 +21,7 @@ from ensemble.errors import InputError
 from reports.charts.axes import WIDE, both_widths, interval, linear_limits, mark, reference
 from reports.charts.rows import add_scale, row_axes, write_value
 from reports.charts.svg import COLOURS, markup, plain_style
-from reports.report_data import KINDS, TAGS, QuestionRow, ReportData, joint_name, model_columns, page_json
+from reports.report_data import TAGS, ReportData, joint_name, page_json
 from reports.sections import ensemble, judge, models, provenance, questions, strategies
 from reports.tables import compared_groups, compared_models, compared_pairs, has_baseline, pair_name
 
@@ -166,26 +166,9 @@ def script_data(report: ReportData) -> str:
         "tags": TAGS,
         "opening": samples.opening if samples else "",
         "examples": samples.examples if samples else [],
-        "questions": _questions(samples.questions) if samples and samples.questions and not result.is_graded else None,
+        "questions": samples.questions if samples and samples.total and not result.is_graded else None,
     }
     return page_json(data)
-
-
-def _questions(rows: Sequence[QuestionRow]) -> dict[str, Any]:
-    # A run has up to 10,000 questions, so their signs are strings that the script cuts: a list would be three times
-    # as long.
-    models, bits = model_columns(rows), {kind: 1 << place for place, kind in enumerate(KINDS)}
-    return {
-        "models": models,
-        "kinds": KINDS,
-        "ids": [each.id for each in rows],
-        "asks": [each.question for each in rows],
-        "cells": "".join(each.cells[number] for each in rows for number in models),
-        "strategy": "".join(each.strategy for each in rows),
-        # A letter for the kinds of a question, of which several may hold.
-        "flags": "".join(chr(ord("a") + sum(bits[kind] for kind in each.kinds)) for each in rows),
-        "heldOut": sum(each.held_out for each in rows),
-    }
 
 
 _SHAPES = {"better": "ensemble", "worse": "rejected", "equal": "selected", "unclear": "selected"}

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from advisor.run.evaluation import Evaluation
@@ -45,6 +46,7 @@ KINDS = {
     "wrong": "All wrong",
     "right": "All right",
 }
+_BITS = {kind: 1 << place for place, kind in enumerate(KINDS)}
 OF_STRATEGY = ("recovered", "broken")
 MOST_FIELDS = 8  # in the page: a reader sees then that the whole answer is another one
 _ABSENT = object()
@@ -60,7 +62,9 @@ TAGS = {
 }
 
 Shown = dict[str, Any]
-"""A part of an example, as the page's script reads it; what most responses lack or have is left out.
+"""A part of an example, or the columns of the questions, as the page's script reads it.
+
+What most responses lack or have is left out.
 
 An example has ``id``, ``split``, ``ask`` (its question on one line), ``prompt``, ``reference``, ``tags``,
 ``responses``, and where they exist ``taken`` (the candidate whose response the recommended strategy takes) and
@@ -72,6 +76,12 @@ were not recorded), and ``steps``, each the list ``[text, won_by, disagreement, 
 text (None for the end), the members whose first choice it was, their disagreement (0 to 1, None if unknown) and its
 shade (0 to 4), the size of the union, the number of the candidate that won (None if unknown), and the likeliest
 candidates, each ``[text, wanted_by, mean, probability of each member ...]`` with probabilities in thousandths.
+
+The questions have ``ids`` and ``asks``, both shortened, the held-out questions first, and ``heldOut``, their number. A
+run has up to 10,000, so all else of them is a text that the script cuts: ``cells``, a sign for each question and each
+of ``models`` (the numbers of the candidates that were asked something), ``1`` for right, ``0`` for wrong and ``-`` for
+not asked; ``strategy``, the signs of the strategy that is compared with the best single model; and ``flags``, a letter
+for the ``kinds`` of a question, of which several may hold.
 """
 
 
@@ -83,7 +93,7 @@ class ShownSamples:
     examples: tuple[Shown, ...]  # those that are shown, the held-out ones first
     opening: str  # what all prompts begin with, such as worked examples; those of the examples lack it
     lengths: tuple[tuple[int, ...], ...]  # by candidate, of the responses on the profiled split, in characters
-    questions: tuple[QuestionRow, ...]  # who is right on each question that the page has room for, held-out ones first
+    questions: Shown  # who is right on each question that the page has room for
     by_strategy: bool  # whether it says what the recommended strategy answers; else the ensemble is compared
 
 
@@ -98,10 +108,10 @@ def shown_samples(run: Run) -> ShownSamples | None:
     lengths: list[list[int]] = [[] for _ in names]
     examples, rows, by_strategy = [], [], False
     for sample in run.samples():
-        example, row = _example(sample, indices, best)
+        example, strategy, kinds = _example(sample, indices, best)
         by_strategy |= sample.recommended is not None
         examples.append(example)
-        rows.append(row)
+        rows.append((example, strategy, kinds))
         if sample.split == PROFILED:
             for response in example["responses"]:
                 # A failed response has no text, and a length of 0 would distort the histogram.
@@ -109,8 +119,8 @@ def shown_samples(run: Run) -> ShownSamples | None:
                     lengths[response["by"]].append(response["length"])
     # With worked examples all prompts share thousands of characters, which the page has once.
     opening = _common_opening([example["prompt"] for example in examples])
-    questions = fitted(rows)
-    room = MOST_BYTES - MOST_BYTES_OF_A_CANDIDATE * len(names) - sum(each.weight for each in questions)
+    questions, weight = question_columns(rows, len(names))
+    room = MOST_BYTES - MOST_BYTES_OF_A_CANDIDATE * len(names) - weight
     _drop_heavy_traces(examples)
     for example in examples:
         prompt = example["prompt"][len(opening) :]
@@ -125,7 +135,8 @@ def shown_samples(run: Run) -> ShownSamples | None:
     )
 
 
-def _example(sample: Sample, indices: dict[str, int], best: int | None) -> tuple[Shown, QuestionRow]:
+def _example(sample: Sample, indices: dict[str, int], best: int | None) -> tuple[Shown, bool | None, set[str]]:
+    """The example, whether the strategy that is compared is right, and the kinds of ``KINDS`` that hold."""
     # Responses of models that result.json does not list are ignored.
     known = sorted((indices[name], name) for name in sample.responses if name in indices)
     responses = [_response(sample.responses[name], index, sample.reference) for index, name in known]
@@ -140,13 +151,17 @@ def _example(sample: Sample, indices: dict[str, int], best: int | None) -> tuple
         responses.append(_response(joint, None, sample.reference))
     # Whether the recommended strategy is right, or else the ensemble; None if neither answered the question.
     changed = _is_right(recommended.score) if recommended is not None else _is_right(joint.score) if joint else None
-    ask = _question(sample.prompt)
-    row = question_row(
-        sample.id, ask, right, changed, held_out=sample.split != PROFILED, candidates=len(indices), best=best
-    )
+    alone = None if best is None else right.get(best)
+    of_kinds = {
+        "recovered": changed is True and alone is False,
+        "broken": changed is False and alone is True,
+        "disagree": len(set(right.values())) > 1,
+        "wrong": bool(right) and not any(right.values()),
+        "right": bool(right) and all(right.values()),
+    }
     # Several tags may hold, and some need responses that the question does not have.
     holds = {
-        **dict.fromkeys(row.kinds, True),
+        **of_kinds,
         "lone": len(right) > 1 and sum(right.values()) == 1,
         "wrong": bool(responses) and not any("right" in response for response in responses),
         "cut": any(response.get("end") == "length" for response in responses),
@@ -155,7 +170,7 @@ def _example(sample: Sample, indices: dict[str, int], best: int | None) -> tuple
     example: Shown = {
         "id": sample.id,
         "split": sample.split,
-        "ask": ask,
+        "ask": _question(sample.prompt),
         "prompt": sample.prompt,
         "reference": [_clipped(text) for text in sample.reference[:20]],
         "tags": [tag for tag in TAGS if holds.get(tag)],
@@ -165,7 +180,7 @@ def _example(sample: Sample, indices: dict[str, int], best: int | None) -> tuple
         example["taken"] = indices[recommended.model]
     if trace is not None:
         example["trace"] = trace
-    return example, row
+    return example, changed, {kind for kind, is_so in of_kinds.items() if is_so}
 
 
 def _question(prompt: str) -> str:
@@ -312,24 +327,6 @@ def joint_name(result: Result) -> str:
     return f"{result.ensemble.name} ensemble" if result.ensemble else ""
 
 
-@dataclass(frozen=True, slots=True)
-class QuestionRow:
-    """Who is right on a question."""
-
-    id: str  # shortened
-    question: str  # the end of its text on one line, shortened
-    held_out: bool
-    # A sign for each of the first ``MOST_MODELS`` candidates, best first: ``1`` right, ``0`` wrong, ``-`` not asked.
-    cells: str
-    strategy: str  # the sign of the strategy that is compared with the best single model
-    kinds: tuple[str, ...]  # those of ``KINDS`` that hold
-
-    @property
-    def weight(self) -> int:
-        """About how many bytes the line adds to the page."""
-        return page_bytes((self.id, self.question, self.cells))
-
-
 def page_json(value: Any) -> str:
     """Return JSON that is safe inside a ``script`` element."""
     # NaN is no JSON: a browser would refuse the whole block, and the page would lose its script.
@@ -341,55 +338,38 @@ def page_bytes(value: Any) -> int:
     return len(page_json(value).encode())
 
 
-def question_row(
-    id: str,
-    question: str,
-    right: Mapping[int, bool],
-    strategy: bool | None,
-    *,
-    held_out: bool,
-    candidates: int,
-    best: int | None,
-) -> QuestionRow:
-    """Return the line of a question; `right` has the number of each candidate that answered."""
-    alone = None if best is None else right.get(best)
-    holds = {
-        "recovered": strategy is True and alone is False,
-        "broken": strategy is False and alone is True,
-        "disagree": len(set(right.values())) > 1,
-        "wrong": bool(right) and not any(right.values()),
-        "right": bool(right) and all(right.values()),
-    }
-    return QuestionRow(
-        id=_beginning(id, _LONGEST_ID),
-        question=_beginning(question, _LENGTHS[0]),
-        held_out=held_out,
-        cells="".join(_sign(right.get(number)) for number in range(min(candidates, MOST_MODELS))),
-        strategy=_sign(strategy),
-        kinds=tuple(kind for kind in KINDS if holds[kind]),
-    )
-
-
-def fitted(rows: Sequence[QuestionRow]) -> tuple[QuestionRow, ...]:
-    """Return the lines that the page has room for, held-out questions first, with texts that are short enough."""
-    ordered = sorted(rows, key=lambda each: not each.held_out)
+def question_columns(rows: Sequence[tuple[Shown, bool | None, set[str]]], candidates: int) -> tuple[Shown, int]:
+    """The questions that the page has room for, with texts that are short enough, and the bytes that they take."""
+    ordered = sorted(rows, key=lambda row: row[0]["split"] == PROFILED)
+    ids = [_beginning(example["id"], _LONGEST_ID) for example, *_ in ordered]
+    cells = []
+    for example, *_ in ordered:
+        right = {each["by"]: "right" in each for each in example["responses"]}
+        cells.append("".join(_sign(right.get(number)) for number in range(min(candidates, MOST_MODELS))))
     for longest in _LENGTHS:
-        ordered = [replace(each, question=_beginning(each.question, longest)) for each in ordered]
-        if sum(each.weight for each in ordered) <= MOST_BYTES_OF_ROWS:
-            return tuple(ordered)
-    room, kept = MOST_BYTES_OF_ROWS, []
-    for each in ordered:
-        room -= each.weight
-        if room < 0:
+        asks = [_beginning(example["ask"], longest) for example, *_ in ordered]
+        weights = [page_bytes(each) for each in zip(ids, asks, cells, strict=True)]
+        if sum(weights) <= MOST_BYTES_OF_ROWS:
             break
-        kept.append(each)
-    return tuple(kept)
+    count = sum(total <= MOST_BYTES_OF_ROWS for total in accumulate(weights))
+    kept = ordered[:count]
+    models = [number for number, signs in enumerate(zip(*cells[:count], strict=True)) if {*signs} != {NOT_ASKED}]
+    columns = {
+        "models": models,
+        "kinds": KINDS,
+        "ids": ids[:count],
+        "asks": asks[:count],
+        "cells": "".join(own[number] for own in cells[:count] for number in models),
+        "strategy": "".join(_sign(strategy) for _, strategy, _ in kept),
+        "flags": "".join(chr(ord("a") + sum(_BITS[kind] for kind in kinds)) for *_, kinds in kept),
+        "heldOut": sum(example["split"] != PROFILED for example, *_ in kept),
+    }
+    return columns, sum(weights[:count])
 
 
-def model_columns(rows: Collection[QuestionRow]) -> list[int]:
-    """Return the numbers of the candidates that have a column, the best first: those that were asked a question."""
-    signs = zip(*(each.cells for each in rows), strict=True)
-    return [number for number, column in enumerate(signs) if any(sign != NOT_ASKED for sign in column)]
+def of_kind(questions: Shown, kind: str) -> int:
+    """How many of the questions are of a kind."""
+    return sum(bool((ord(flag) - ord("a")) & _BITS[kind]) for flag in questions["flags"])
 
 
 def _sign(right: bool | None) -> str:

@@ -17,7 +17,7 @@ from ensemble.errors import InputError
 from ensemble.saved.model_card import escaped
 from reports.formats import as_csv
 from reports.page import SMALL_SCRIPTS, write_html
-from reports.tables import Cell, Column, Table, as_markdown, figures, make_table, words
+from reports.tables import Cell, Column, Table, as_markdown, fields, figures, make_table
 
 MOST_RUNS = 500
 _DEEPEST = 3
@@ -139,15 +139,27 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
         return Cell(row["strategy"] or text.UNKNOWN, notes=single)
 
     columns = [
-        Column("Run", lambda row: Cell(row["name"], row["name"], link=row["link"]), "name"),
-        Column("Task", task, "text"),
-        Column("Written", lambda row: Cell(row["written"]), "text", descending=True),
+        Column("Run", lambda row: Cell(row["name"], row["name"], link=row["link"]), "name", data=fields("name")),
+        Column("Task", task, "text", data=fields("task")),
+        Column(
+            "Written",
+            lambda row: Cell(row["written"]),
+            "text",
+            descending=True,
+            data=fields("written", "models"),
+        ),
         figures("held_out", "Held-out", text.thousands, label="Held-out questions"),
-        Column("Recommended", recommended, "text"),
+        Column("Recommended", recommended, "text", data=fields("best_single", "best_points", "strategy")),
         figures("gain", "Expected gain", text.difference, interval="Interval"),
-        words("Shown", lambda row: text.shown(row["shown"]) if row["shown"] else text.UNKNOWN),
+        Column(
+            "Shown",
+            lambda row: Cell(text.shown(row["shown"]) if row["shown"] else text.UNKNOWN),
+            "text",
+            data=fields("shown"),
+        ),
         figures("calls", "Calls", text.decimals),
         figures("price", "Price of 1,000", text.price),
+        Column("Problem", lambda row: Cell(row["problem"]), where="data", data=fields("problem")),
     ]
     return make_table("Runs", rows, columns)
 
@@ -161,11 +173,5 @@ def index_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def index_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the runs as CSV; an unknown value is an empty cell."""
-    columns = ("name", "task", "written", "models", "held_out", "best_single", "best_points", "strategy", "gain")
-    more = ("gain_low", "gain_high", "shown", "calls", "price", "problem")
-    told = []
-    for row in rows:
-        low, high = row.get("gain_ci") or (None, None)
-        values = {**row, "gain_low": low, "gain_high": high}
-        told.append({name: values.get(name) for name in (*columns, *more)})
-    return as_csv(told)
+    broken = [{"name": row["name"], "problem": row["problem"]} for row in rows if row["problem"] is not None]
+    return as_csv([*_table([row for row in rows if row["problem"] is None]).data, *broken])

@@ -52,8 +52,8 @@ def leaderboard(result: Result) -> Table:
 
     columns = [
         Column("No.", rank, "text", where="page", style="rank"),
-        Column("Model", lambda each: Cell(each.name, notes=tuple(_notes(each, result))), "name"),
-        Column("Role", role, "text", where="wide", style="role"),
+        Column("Model", lambda each: Cell(each.name, notes=tuple(_notes(each, result))), "name", data=fields("model")),
+        Column("Role", role, "text", where="wide", style="role", data=lambda each: {"role": roles.get(each.name)}),
         replace(points, cell=score),
         Column("Held-out", on_held_out, label="Held-out questions", descending=True, where="wide"),
         figures("accuracy_macro", "Macro", label="Mean of the groups", where="wide"),
@@ -67,11 +67,19 @@ def leaderboard(result: Result) -> Table:
         ),
     ]
     for key, title in (("truncated", "Cut off"), ("errors", "Errors")):
-        if any(getattr(each, key) for each in result.candidates):
-            columns.append(figures(key, title, text.thousands, where="wide"))
-    columns.append(figures("tokens_per_second", "Tokens/s", text.amount, where="wide"))
-    if result.can_decode:
-        columns.append(Column("Decoding rules", status, "text", style="status"))
+        has_some = any(getattr(each, key) for each in result.candidates)
+        columns.append(figures(key, title, text.thousands, where="wide" if has_some else "data"))
+    columns += [
+        figures("tokens_per_second", "Tokens/s", text.amount, where="wide"),
+        Column(
+            "Decoding rules",
+            status,
+            "text",
+            where="" if result.can_decode else "data",
+            style="status",
+            data=fields("status", "reason"),
+        ),
+    ]
     questions = f", {text.counted(result.task.n, result.task.split + ' question')}" if result.task.n else ""
     title = f"Leaderboard, {result.task.name}{questions}"
     return make_table(title, result.candidates, columns, lambda each: f"is-{each.status}")
@@ -141,11 +149,11 @@ def strategies(result: Result) -> Table:
 
     interval = text.interval_name(result.advice.confidence)
     columns = [
-        Column("Strategy", name, "name", details="Models"),
+        Column("Strategy", name, "name", details="Models", data=fields("strategy", "members")),
         accuracy(result.measure),
         figures("expected_gain", "Expected", text.difference, interval=interval, label="Expected gain"),
         figures("measured_gain", "Measured", text.difference, interval=interval, label="Measured gain"),
-        Column("Shown", shown),
+        Column("Shown", shown, data=fields("p_adjusted", "shown")),
         figures("calls_per_question", "Calls", text.decimals, label="Calls a question"),
         figures("tokens_per_question", "Tokens", text.length, label="Tokens a question", where="wide"),
         figures("seconds_per_question", "Time", text.duration, label="Time of a question", where="wide"),
@@ -373,9 +381,12 @@ class Column:
     details: str = ""  # the head of a second column with its cells' details; empty: they stand below the texts
     label: str = ""  # the head in full, for a page without a line of heads
     descending: bool = False  # whether a click on the head brings the largest first
-    where: Literal["", "wide", "page"] = ""  # ``wide``: a narrow terminal leaves it out
+    where: Literal["", "wide", "page", "data"] = (
+        ""  # ``wide``: a narrow terminal leaves it out; ``data``: it is not drawn
+    )
     style: str = ""  # the CSS class of its cells and of its head
     help: str | None = None  # what is shown on hover
+    data: Callable[[Any], Mapping[str, Any]] = lambda _: {}  # what CSV files and data frames have of it, by key
 
     @property
     def classes(self) -> str | None:
@@ -396,6 +407,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     styles: tuple[str, ...]
+    data: tuple[Mapping[str, Any], ...]  # the rows for programs, with all columns; None for an unknown value
 
     def has(self, title: str) -> bool:
         """Whether it has a column with this head."""
@@ -405,9 +417,9 @@ class Table:
 def make_table(
     title: str, rows: Iterable[Any], columns: Iterable[Column], style: Callable[[Any], str] = lambda _: ""
 ) -> Table:
-    """Make a table of some objects, without the columns that are unknown for all of them."""
-    rows = list(rows)
-    filled = [(column, [column.cell(row) for row in rows]) for column in columns]
+    """Make a table of some objects; columns that are unknown for all of them are in its data alone."""
+    rows, columns = list(rows), list(columns)
+    filled = [(column, [column.cell(row) for row in rows]) for column in columns if column.where != "data"]
     unknown = ("", text.UNKNOWN)
     filled = [each for each in filled if not rows or any(cell.text not in unknown or cell.notes for cell in each[1])]
     return Table(
@@ -415,6 +427,7 @@ def make_table(
         tuple(column for column, _ in filled),
         tuple(zip(*(cells for _, cells in filled), strict=True)),
         tuple(map(style, rows)),
+        tuple({key: value for column in columns for key, value in column.data(row).items()} for row in rows),
     )
 
 
@@ -425,7 +438,7 @@ def figures(
     *,
     interval: str = "",
     label: str = "",
-    where: Literal["", "wide"] = "",
+    where: Literal["", "wide", "data"] = "",
     style: str = "",
 ) -> Column:
     """A column of figures, by the field of a row's object; the field of an interval has ``_ci`` at its end."""
@@ -437,13 +450,35 @@ def figures(
         loss = "loss" if is_difference and text.is_loss(value) else ""
         return Cell(form(value), value, write(ends) if ends and any(ends) else "", style=loss)
 
-    descending = is_difference or form in (text.points, text.amount, text.thousands)
-    return Column(title, cell, details=interval, label=label, descending=descending, where=where, style=style)
+    def data(row: Any) -> dict[str, Any]:
+        low, high = field(row, f"{key}_ci") or (None, None)
+        return {key: field(row, key), **({f"{key}_low": low, f"{key}_high": high} if interval else {})}
+
+    return Column(
+        title,
+        cell,
+        details=interval,
+        label=label,
+        descending=is_difference or form in (text.points, text.amount, text.thousands),
+        where=where,
+        style=style,
+        data=data,
+    )
 
 
 def words(title: str, word: Callable[[Any], str]) -> Column:
     """A column of words."""
     return Column(title, lambda row: Cell(word(row)), "text")
+
+
+def fields(*keys: str) -> Callable[[Any], dict[str, Any]]:
+    """What programs get of a row's object: some of its fields, a list of names as one text."""
+
+    def data(row: Any) -> dict[str, Any]:
+        values = ((key, field(row, key)) for key in keys)
+        return {key: ", ".join(value) if isinstance(value, tuple) else value for key, value in values}
+
+    return data
 
 
 def field(row: Any, key: str) -> Any:

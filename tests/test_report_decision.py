@@ -33,7 +33,7 @@ from reports import write_report
 from reports.charts.axes import NARROW, WIDE
 from reports.charts.svg import plain_style
 from reports.page import section_values
-from reports.report_data import fitted, question_row
+from reports.report_data import question_columns
 from reports.sections import questions, strategies
 from reports.sections.strategies import front_of
 
@@ -217,10 +217,18 @@ def test_the_recommended_strategy_recovers_and_breaks(tmp_path: Path, result: di
     ("right", "kind"),
     [({0: True, 1: True}, "right"), ({0: False, 1: False}, "wrong"), ({0: True, 1: False}, "disagree"), ({}, None)],
 )
-def test_a_question_is_of_one_kind_for_the_models(right: dict[int, bool], kind: str | None) -> None:
-    row = question_row("q", "text", right, None, held_out=True, candidates=3, best=0)
-    assert row.kinds == (() if kind is None else (kind,))
-    assert row.cells[2] == "-"
+def test_a_question_is_of_one_kind_for_the_models(
+    tmp_path: Path, result: dict[str, Any], right: dict[int, bool], kind: str | None
+) -> None:
+    names = [candidate["model"] for candidate in result["candidates"]]
+    responses = {names[number]: {"text": "7", "score": float(is_right)} for number, is_right in right.items()}
+    write(tmp_path, result, [{"id": "q", "split": "held_out", "prompt": "?", "responses": responses}])
+    samples = read(tmp_path).samples
+    assert samples is not None
+    flag = ord(samples.questions["flags"]) - ord("a")
+    kinds = [name for place, name in enumerate(samples.questions["kinds"]) if flag >> place & 1]
+    assert kinds == ([] if kind is None else [kind])
+    assert samples.questions["models"] == sorted(right)
 
 
 def test_without_script_the_page_has_the_counts(tmp_path: Path, result: dict[str, Any], samples: Any) -> None:
@@ -247,19 +255,21 @@ def test_grades_are_not_right_or_wrong(tmp_path: Path, result: dict[str, Any], s
 def test_with_more_questions_each_text_is_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reports.report_data.MOST_BYTES_OF_ROWS", 70_000)
 
-    def rows(count: int, text: str) -> list[Any]:
-        right = dict.fromkeys(range(28), True)
-        return [
-            question_row(f"q{n}", text, right, True, held_out=n % 2 == 0, candidates=28, best=0) for n in range(count)
+    def shown(count: int, text: str) -> tuple[dict[str, Any], int]:
+        responses = [{"by": number, "right": 1} for number in range(28)]
+        questions = [
+            ({"id": f"q{n}", "ask": text, "split": "dev" if n % 2 else "held_out", "responses": responses}, True, set())
+            for n in range(count)
         ]
+        return question_columns(questions, 28)
 
-    few, many = fitted(rows(100, "word " * 60)), fitted(rows(1000, "word " * 60))
-    assert len(few) == 100 and len(many) == 1000
-    assert len(few[0].question) > len(many[0].question) >= 16
-    assert sum(row.weight for row in many) <= 70_000
+    (few, _), (many, weight) = shown(100, "word " * 60), shown(1000, "word " * 60)
+    assert len(few["ids"]) == 100 and len(many["ids"]) == 1000
+    assert len(few["asks"][0]) > len(many["asks"][0]) >= 16
+    assert weight <= 70_000
     # Held-out questions come first.
-    assert [row.held_out for row in few] == [True] * 50 + [False] * 50
-    assert 0 < len(fitted(rows(2000, "<b>" * 60))) < 2000
+    assert few["heldOut"] == 50 and few["ids"][:2] == ["q0", "q2"] and few["ids"][50] == "q1"
+    assert 0 < len(shown(2000, "<b>" * 60)[0]["ids"]) < 2000
 
 
 def test_a_run_of_28_models_and_1000_questions_stays_below_two_megabytes(tmp_path: Path) -> None:

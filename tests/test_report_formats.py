@@ -22,8 +22,9 @@ from ensemble.common.text import difference_interval, of_thousand, sentence
 from ensemble.errors import InputError
 from ensemble.saved.model_card import escaped
 from reports import run_index, write_report
-from reports.formats import as_csv, latex, leaderboard_rows, markdown, strategy_rows
+from reports.formats import as_csv, latex, markdown
 from reports.run_index import find_runs, index_csv, index_markdown, index_rows, write_index
+from reports.tables import leaderboard, strategies
 from reports.terminal import print_conclusion
 
 pytestmark = pytest.mark.usefixtures("no_drawings")
@@ -74,7 +75,7 @@ def test_names_are_no_markup_in_markdown(tmp_path: Path, figures: dict[str, Any]
 
 def test_csv_has_every_candidate_and_no_formula(tmp_path: Path, figures: dict[str, Any]) -> None:
     result = renamed(tmp_path, figures)
-    rows = list(csv.DictReader(io.StringIO(as_csv(leaderboard_rows(result)))))
+    rows = list(csv.DictReader(io.StringIO(as_csv(leaderboard(result).data))))
     assert len(rows) == len(result.candidates)
     assert rows[0]["model"] == f"'{HOSTILE}"
     assert float(rows[0]["accuracy"]) == pytest.approx(result.candidates[0].accuracy, rel=1e-5)
@@ -94,7 +95,7 @@ def test_numbers_in_csv_have_six_digits() -> None:
 
 def test_strategies_have_their_intervals_in_csv_and_markdown(tmp_path: Path, figures: dict[str, Any]) -> None:
     result = read(tmp_path, figures)
-    (row, *_) = csv.DictReader(io.StringIO(as_csv(strategy_rows(result))))
+    (row, *_) = csv.DictReader(io.StringIO(as_csv(strategies(result).data)))
     low, high = result.strategies[0].expected_gain_ci or (0.0, 0.0)
     assert [float(row[f"expected_gain_{end}"]) for end in ("low", "high")] == pytest.approx([low, high], rel=1e-5)
     assert f"| {difference_interval((low, high))} |" in markdown(result)
@@ -114,7 +115,7 @@ def test_the_role_in_the_recommendation_is_told_in_every_form(tmp_path: Path, fi
     told = result.advice.recommendation
     assert told is not None and told.strategy == "vote"
     expected = {name: f"voter {n}" for n, name in enumerate(told.members, 1)}
-    roles = {row["model"]: row["role"] for row in leaderboard_rows(result) if row["role"]}
+    roles = {row["model"]: row["role"] for row in leaderboard(result).data if row["role"]}
     assert roles == expected
     for name, role in expected.items():
         assert f"| {name} | {role} |" in markdown(result)
@@ -127,7 +128,7 @@ def test_no_bracket_is_escaped_as_the_beginning_of_a_formula() -> None:
 def test_the_command_writes_to_standard_output_alone(tmp_path: Path, figures: dict[str, Any]) -> None:
     folder = write_json(tmp_path, figures)
     ran = CliRunner().invoke(app, ["report", str(folder), "--format", "csv"])
-    assert (ran.exit_code, ran.stdout.splitlines()[0][:12]) == (0, "model,role,s")
+    assert (ran.exit_code, ran.stdout.splitlines()[0][:12]) == (0, "model,role,a")
     assert not (folder / "report.html").exists()
 
 

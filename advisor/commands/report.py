@@ -6,8 +6,9 @@ from advisor.options.finished_run import ReportOptions
 from advisor.run.folder import Run
 from ensemble.errors import InputError
 from reports import write_report
-from reports.formats import as_csv, latex, leaderboard_rows, markdown, strategy_rows
+from reports.formats import as_csv, latex, markdown
 from reports.run_index import find_runs, index_csv, index_markdown, index_rows, write_index
+from reports.tables import leaderboard, strategies
 
 
 def report(options: ReportOptions) -> None:
@@ -27,6 +28,6 @@ def report(options: ReportOptions) -> None:
         return
     result = Run.open(run).result
     if form == "csv":
-        print(as_csv((leaderboard_rows if options.table == "leaderboard" else strategy_rows)(result)), end="")
+        print(as_csv((leaderboard if options.table == "leaderboard" else strategies)(result).data), end="")
     else:
         print((markdown if form == "md" else latex)(result), end="")

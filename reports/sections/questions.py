@@ -4,35 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.report_data import (
-    KINDS,
-    MOST_MODELS,
-    NOT_ASKED,
-    OF_STRATEGY,
-    ReportData,
-    joint_name,
-    model_columns,
-)
+from reports.report_data import KINDS, MOST_MODELS, NOT_ASKED, OF_STRATEGY, ReportData, joint_name, of_kind
 
 
 def questions(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None without samples, and where answers have grades and are not right or wrong."""
     result = report.result
     samples = report.samples
-    if samples is None or not samples.questions or result.is_graded:
+    if samples is None or not samples.total or result.is_graded:
         return None
-    rows, models, counts = samples.questions, model_columns(samples.questions), []
+    columns, counts = samples.questions, []
+    # Only questions that the strategy answered can be recovered or broken.
+    compared, every = len(columns["strategy"].replace(NOT_ASKED, "")), len(columns["ids"])
     for kind, name in KINDS.items():
-        count = sum(kind in each.kinds for each in rows)
-        # Only questions that the strategy answered can be recovered or broken.
-        asked = sum(kind not in OF_STRATEGY or each.strategy != NOT_ASKED for each in rows)
-        counts.append((name, count, count / max(asked, 1)))
+        count = of_kind(columns, kind)
+        counts.append((name, count, count / max(compared if kind in OF_STRATEGY else every, 1)))
     return {
-        "questions": rows,
+        "shown": every,
+        "held_out": columns["heldOut"],
         "total": samples.total,
-        "models": [(number, result.candidates[number].name) for number in models],
+        "models": columns["models"],
         "left_out": max(len(result.candidates) - MOST_MODELS, 0),
-        "strategy": compared_strategy(report) if any(each.strategy != NOT_ASKED for each in rows) else "",
+        "strategy": compared_strategy(report) if compared else "",
         "best_single": result.best_single.name if result.best_single else "the best single model",
         "counts": counts,
     }
