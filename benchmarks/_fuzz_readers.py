@@ -299,14 +299,15 @@ def read_reply(folder: Path, data: bytes) -> None:
 
     import httpx2
 
-    from advisor.models import server_identity
     from advisor.models.completions import generate, likeliest_text
     from advisor.models.server_identity import identify_server
     from ensemble.decode.settings import Settings
+    from ensemble.models.spec import ModelSpec
     from ensemble.servers.address import ServerAddress
     from ensemble.servers.client import ServerClient
 
     address = ServerAddress("http://127.0.0.1:9/v1", "m")
+    spec = ModelSpec(address, "m")
 
     def answer(_: object, __: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, headers={"content-type": "application/json"}, stream=httpx2.ByteStream(data))
@@ -319,9 +320,9 @@ def read_reply(folder: Path, data: bytes) -> None:
 
     with (
         mock.patch.object(httpx2.HTTPTransport, "handle_request", answer),
-        mock.patch.object(server_identity, "_RETRIES", 0),
+        mock.patch("ensemble.servers.client.FIRST_PAUSE_S", 0.0),
     ):
-        _each(lambda: json.dumps(identify_server(address, "m", "auto").as_dict(), allow_nan=False).encode(), texts)
+        _each(lambda: json.dumps(identify_server(spec).as_dict(), allow_nan=False).encode(), texts)
 
 
 def _each(*steps: Callable[[], object]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +12,7 @@ from hypothesis import given
 from test_unite_step import Case, cases, quick, tables
 from torch import Tensor
 
+from ensemble.common.background import in_background
 from ensemble.methods.unite import union
 from ensemble.runtime.logits import top_k
 from ensemble.runtime.remote_runner import RemoteRows, RemoteRunner
@@ -42,6 +43,9 @@ class Shelf:
 
     def tokenize(self, text: str) -> None:
         pass
+
+    def start(self, call: Callable[[], Any]) -> Any:
+        return in_background(call, "requests")
 
     def close(self) -> None:
         pass

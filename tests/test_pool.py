@@ -10,7 +10,6 @@ import pytest
 
 from advisor.models.pool_file import DEMO, entries_named, read_line, read_pool
 from advisor.run.result import ModelSource
-from ensemble.common.pool_option import dumped
 from ensemble.errors import InputError
 from ensemble.models.spec import ModelSpec, options_of_models
 from ensemble.saved.ensemble_json import SavedMember, member_of, member_to_json
@@ -300,7 +299,7 @@ def test_each_option_of_a_line_is_where_its_field_says(tmp_path: Path, remote: b
         written = {
             "ensemble": {**member, **member.get("server", {})},
             "result": ModelSource(**provenance_of(spec)).model_dump(mode="json"),
-            "key": {**dumped(spec.checkpoint, "key"), **spec.options("key")},
+            "key": spec.options("key"),
         }
         if remote:
             written["result"] |= written["result"]["remote"]

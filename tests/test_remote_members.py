@@ -22,7 +22,7 @@ from tiny import byte_tokenizer, save_member, tiny_model
 from advisor.models import server_identity as identity
 from advisor.models.ask import reply_to
 from advisor.models.run_config import InferenceConfig
-from advisor.models.server_model import server_model
+from advisor.models.server_model import ServerModel
 from advisor.serving.app import Endpoints
 from advisor.serving.engine import SharedDecoder
 from advisor.serving.metrics import Metrics
@@ -184,7 +184,7 @@ def test_a_strategy_asks_a_member_with_token_ids_as_the_profile_did(chat: Path) 
     alone = Ensemble([member], cache_dir=chat / "tables")
     conversation = [{"role": "system", "content": "be short"}, {"role": "user", "content": "What?"}]
     with serving(alone) as server:
-        model = server_model(ModelSpec(ServerAddress(f"{server.url}/v1", "tiny", tokenizer=str(chat)), "chat"))
+        model = ServerModel(ModelSpec(ServerAddress(f"{server.url}/v1", "tiny", tokenizer=str(chat)), "chat"))
         response = asyncio.run(reply_to(model, conversation, Settings(6)))
         model.close()
     (expected,) = alone.generate([conversation], max_new_tokens=6)

@@ -16,7 +16,7 @@ from test_serving_strategies import LIMITS as STRATEGY_LIMITS
 from test_serving_strategies import engines
 from test_serving_strategies import serving as serving_strategy
 
-from advisor.models.server_model import server_model
+from advisor.models.server_model import ServerModel
 from advisor.serving.protocol import RequestLimits
 from ensemble import Ensemble, Grammar
 from ensemble.decode.settings import Settings
@@ -106,7 +106,7 @@ def test_the_models_of_a_strategy_write_json(
 def test_a_server_gets_the_schema_and_any_object_in_the_form_that_more_servers_know(raw: Raw) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     raw.answer = lambda _path, _body: as_json({"choices": [{"message": {"content": "{}"}, "finish_reason": "stop"}]})
-    with closing(server_model(ModelSpec(ServerAddress(raw.url, "m"), "m", chat_template="always"))) as model:
+    with closing(ServerModel(ModelSpec(ServerAddress(raw.url, "m"), "m", chat_template="always"))) as model:
         for each in (schema, {"type": "object"}):
             model.generate("Who?", Settings(5, grammar=Grammar.json_schema(each)))
     first, second = (body["response_format"] for _, _, body in raw.asked)

@@ -15,7 +15,6 @@ import pytest
 from running_server import Running, running
 from servers import Raw, as_json, completion
 
-from advisor.models import server_model as behind_server
 from advisor.models.ask import Replies
 from advisor.models.response_cache import Response
 from advisor.models.server_model import ServerModel
@@ -318,7 +317,7 @@ def test_more_texts_than_the_limit_get_429() -> None:
 
 def server_model(name: str, raw: Raw, *, chat: bool = False, **options: Any) -> ServerModel:
     address = ServerAddress(raw.url, "m", **options)
-    return behind_server.server_model(ModelSpec(address, name, chat_template="auto" if chat else "never"))
+    return ServerModel(ModelSpec(address, name, chat_template="auto" if chat else "never"))
 
 
 def test_a_server_votes_like_the_others(raw: Raw) -> None:

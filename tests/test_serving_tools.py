@@ -16,7 +16,7 @@ from servers import Raw, as_json, raw_server
 from test_serving_strategies import serving, usage
 
 from advisor.models.completions import in_one_form
-from advisor.models.server_model import ServerModel, server_model
+from advisor.models.server_model import ServerModel
 from ensemble import Ensemble
 from ensemble.models.spec import ModelSpec
 from ensemble.servers.address import ServerAddress
@@ -38,7 +38,7 @@ def servers(*says: Calls | str) -> Iterator[tuple[list[ServerModel], list[Raw]]]
             raw = stack.enter_context(raw_server())
             raw.answer = lambda _path, _body, said=said: as_json(answer(said))
             raws.append(raw)
-            models.append(server_model(ModelSpec(ServerAddress(raw.url, "m"), name, place="x")))
+            models.append(ServerModel(ModelSpec(ServerAddress(raw.url, "m"), name, place="x")))
         yield models, raws
 
 

@@ -35,7 +35,6 @@ from ensemble.models.member import Member
 from ensemble.models.spec import Checkpoint, ModelSpec
 from ensemble.models.thinking import ThinkingTags
 from ensemble.servers.address import ServerAddress
-from ensemble.servers.client import ServerClient
 
 TOKENS = 60
 
@@ -360,8 +359,8 @@ def test_a_server_that_gives_whole_texts_is_asked_for_the_marks(owner: str, fiel
         )
         sent = []
         for one in (thinker("Magistral"), partner()):
-            client = ServerClient(ServerAddress(raw.url, "m"), 0)
-            with closing(ServerModel("m", client, "never", lambda one=one: one)) as model:
+            spec = ModelSpec(ServerAddress(raw.url, "m", tokenizer="x"), "m")
+            with closing(ServerModel(spec, lambda one=one: one)) as model:
                 (parted,) = split_thinking([model.generate(PROMPT, Settings(20))])
             assert (parted.thinking, parted.text) == ("5? No.", "7")
             sent.append({name: value for name, value in raw.asked[-1][2].items() if "special" in name})

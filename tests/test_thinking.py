@@ -37,6 +37,7 @@ from advisor.tasks import load_task
 from advisor.tasks.task import Example, Signature, Task
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
+from ensemble.models.spec import ModelSpec
 from ensemble.models.thinking import FAMILIES, ThinkingReader, ThinkingTags
 from ensemble.servers.address import ServerAddress, thinking_fields
 from ensemble.servers.client import ServerClient
@@ -621,6 +622,6 @@ def test_openai_takes_no_budget() -> None:
 
 def test_a_budget_is_kept_with_the_address_and_is_in_the_key_only_if_it_is_set() -> None:
     plain, limited = ServerAddress("http://host/v1", "m"), ServerAddress("http://host/v1", "m", thinking_budget=0)
-    keys = [ServerIdentity(each, "auto", {}, "2026-01-01").key() for each in (plain, limited)]
+    keys = [ServerIdentity(ModelSpec(each, "m"), {}, "2026-01-01").key() for each in (plain, limited)]
     assert keys[1] == {**keys[0], "thinking_budget": 0}
     assert "thinking_budget" not in keys[0]

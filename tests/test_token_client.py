@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pytest
 from test_drafting import tables
 
+from ensemble.common.background import in_background
 from ensemble.decode.settings import MAX_DRAFT_TOKENS
 from ensemble.errors import MemberError
 from ensemble.runtime.draft import Drafter, DraftMode, TextDrafts
@@ -18,6 +21,7 @@ from ensemble.servers.token_client import TokenClient, is_half, same_model
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
+T = TypeVar("T")
 
 
 def logprob(context: Ids, index: int) -> float:
@@ -48,6 +52,9 @@ class Server:
 
     def tokenize(self, text: str) -> list[int] | None:
         raise ServerError(f"no path for {text}", "temporary", 500)
+
+    def start(self, call: Callable[[], T]) -> Future[T]:
+        return in_background(call, "requests")
 
     def close(self) -> None:
         pass

@@ -72,7 +72,6 @@ from advisor.statistics import accuracy_interval
 from advisor.strategies import largest_default
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.strategies.vote import can_vote
-from ensemble.common.pool_option import dumped
 from ensemble.common.schema import written
 from ensemble.common.text import counted, p_value
 from ensemble.errors import InputError
@@ -131,7 +130,7 @@ def run_folder(options: SelectOptions, config: RunConfig) -> tuple[Path, dict[st
 
 def _described(entry: ModelSpec) -> str:
     """A model with the options that may change its responses; where it runs is no setting."""
-    given = entry.options("result") | (dumped(entry.checkpoint, "key") if entry.is_remote else {})
+    given = entry.options("result") | entry.options("key")
     return " ".join((entry.name, *(f"{name}={value}" for name, value in given.items() if name != "device")))
 
 

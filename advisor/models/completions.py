@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ensemble.decode.settings import Settings
     from ensemble.models.member import Prompt
     from ensemble.models.prompts import Dialogue
+    from ensemble.models.spec import ModelSpec
     from ensemble.score import ChoiceQuestion
     from ensemble.servers.schema import ChatCompletion, Completion
 
@@ -69,6 +70,11 @@ _ENDS: Mapping[str, FinishReason] = {
 """How servers say that a response ended before the answer did."""
 # Characters; the longest tokens in vocabularies are rows of some hundred spaces or dashes.
 _MAX_TOKEN_LENGTH = 1000
+
+
+def is_chat(spec: ModelSpec) -> bool:
+    """Whether the prompts of a model behind a server go through the chat template there."""
+    return not spec.can_decode and spec.chat_template != "never"
 
 
 def generate(

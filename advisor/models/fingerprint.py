@@ -78,8 +78,8 @@ def identify(
     checkpoint = entry.checkpoint
     try:
         if checkpoint.is_remote:
-            identity = identify_server(checkpoint, entry.name, template, settings)
-            own = files_of(ModelSpec(identity.address, "").tokenizer) if identity.decodes else ()
+            identity = identify_server(dataclasses.replace(entry, chat_template=template), settings)
+            own = files_of(identity.spec.tokenizer) if identity.spec.can_decode else ()
             # The folder of a local tokenizer may also have weights, which do not count.
             hashes = {
                 path.name: remembered_sha256(path, keep=keep_hashes) for path in own if path.suffix not in WEIGHTS
@@ -112,11 +112,11 @@ def identify(
 def model_of(entry: ModelSpec, model_id: Fingerprint | ServerIdentity, dtype: str) -> ModelSpec:
     """A candidate as a model to load; an InputError says that its server gives whole texts only."""
     if isinstance(model_id, ServerIdentity):
-        if not model_id.decodes:
-            if model_id.lacks is not None:
-                raise InputError(model_id.lacks, of=entry.name)
+        if model_id.lacks is not None:
+            raise InputError(model_id.lacks, of=entry.name)
+        if not model_id.spec.can_decode:
             raise InputError(why_not_decodable(entry.name))
-        return dataclasses.replace(entry, checkpoint=model_id.address, chat_template=model_id.chat_template)
+        return model_id.spec
     # The commit from the start of the run, because a branch may move while other candidates run; and the type in the
     # key of its responses, because another node of a cluster would choose another one for `auto`.
     spec = dataclasses.replace(model_id.spec, files=entry.files)

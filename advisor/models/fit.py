@@ -214,7 +214,7 @@ def check_pool(
             check_device(f"{entry.place}: device", entry.device)
         try:
             if entry.checkpoint.is_remote:
-                identify_server(entry.checkpoint, entry.name, entry.chat_template or chat_template)
+                identify_server(replace(entry, chat_template=entry.chat_template or chat_template))
             else:
                 if on_this_machine:
                     check_quantization(entry.name, entry.rounding, device_of(entry, device, "local"))

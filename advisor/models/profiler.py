@@ -32,7 +32,7 @@ from advisor.tasks.task import Task
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.methods import get_method, plugins
 from ensemble.models.spec import THINK, EnsembleSpec, ModelSpec
-from ensemble.servers.client import ServerClient
+from ensemble.servers.client import RETRIES
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
@@ -168,8 +168,7 @@ class Profiler:
 
     def decodes(self, name: str) -> bool:
         """Whether the candidate can be decoded token by token with others."""
-        identity = self.identities[name]
-        return not isinstance(identity, ServerIdentity) or identity.decodes
+        return self.identities[name].spec.can_decode
 
     def model(self, name: str) -> ModelSpec:
         """The spec of a candidate."""
@@ -235,17 +234,14 @@ class Profiler:
         inference = inference or self._config.inference
         connect: Callable[[], Model]
         if len(members) == 1 and isinstance(identity, ServerIdentity):
-            remote = identity
+            own = EnsembleSpec((identity.spec,))
 
             def load() -> Member:
-                (member,) = loaded.ensemble(EnsembleSpec((self.model(members[0]),))).members
+                (member,) = loaded.ensemble(own).members
                 return member
 
-            def connect_server() -> Model:
-                client = ServerClient(remote.address)
-                return ServerModel(name, client, remote.chat_template, load if remote.decodes else None)
-
-            connect, spec, server = connect_server, None, identity.address.url
+            connect = partial(ServerModel, replace(identity.spec, name=name), load=load, retries=RETRIES)
+            spec, server = None, identity.address.url
         else:
             server = ""
             spec = replace(decoding or self.decoding(members), members=tuple(map(self.model, members)))

@@ -19,19 +19,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from advisor.models.completions import CHAT, COMPLETIONS, generate
+from advisor.models.completions import CHAT, COMPLETIONS, generate, is_chat
 from ensemble.common.background import in_background
-from ensemble.common.pool_option import dumped
 from ensemble.common.text import first_of
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
-from ensemble.models.choices import ChatTemplate
 from ensemble.models.model_files import check_tokenizer
 from ensemble.models.spec import ModelSpec
 from ensemble.servers.address import ServerAddress
-from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.client import FEW_RETRIES, ServerClient, ServerError
 from ensemble.servers.token_client import connect
 
 # What servers say of a model besides its name: vLLM and SGLang where its weights are, llama.cpp how large it is.
@@ -40,8 +38,6 @@ _MODEL_FIELDS = ("root", "parent", "owned_by", "max_model_len", "meta")
 _MIN_AGE_S = 3600
 _MAX_VALUE = 500
 """Characters of a value that is kept of a server's answer."""
-# A busy server may drop a connection, but an absent one must be reported soon.
-_RETRIES = 2
 # With fewer tokens, reasoning models give an error.
 _TEST = Settings(16)
 _FINGERPRINT = "system_fingerprint"
@@ -51,22 +47,18 @@ _FINGERPRINT = "system_fingerprint"
 class ServerIdentity:
     """What decides the responses of a model behind a server."""
 
-    address: ServerAddress
-    chat_template: ChatTemplate  # whether prompts go through one: the tokenizer's here, or else the server's
+    # With a tokenizer if it can be decoded token by token, the fields that its server refuses, and whether prompts go
+    # through a chat template: the tokenizer's here, or else the server's.
+    spec: ModelSpec
     says: Mapping[str, Any]  # what the server says of the model
     day: str  # day of the request, in UTC
     lacks: str | None = None  # why a model with a tokenizer cannot be decoded token by token; None if it can
     tokenizer: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each file of a local tokenizer, by name
 
     @property
-    def decodes(self) -> bool:
-        """Whether it can be decoded token by token, with others."""
-        return self.address.tokenizer is not None
-
-    @property
-    def chat(self) -> bool:
-        """Whether prompts go through the model's chat template, on the server."""
-        return not self.decodes and self.chat_template != "never"
+    def address(self) -> ServerAddress:
+        """Where its server is, and how it is asked."""
+        return cast("ServerAddress", self.spec.checkpoint)
 
     def key(self) -> dict[str, Any]:
         """As part of a response's key."""
@@ -74,13 +66,13 @@ class ServerIdentity:
         # The fingerprint is left out: it can differ between a provider's machines.
         says = {name: value for name, value in self.says.items() if name != _FINGERPRINT}
         version = {"says": says, "day": self.day} if revision is None else {"revision": revision}
-        path = CHAT if self.chat else COMPLETIONS
+        path = CHAT if is_chat(self.spec) else COMPLETIONS
         key: dict[str, Any] = {"url": self.address.url, "model": self.address.model, "path": path, **version}
-        key |= dumped(self.address, "key")
-        if self.decodes:
+        key |= self.spec.options("key")
+        if self.spec.can_decode:
             # A folder is known by its files, wherever it is.
             key["tokenizer"] = dict(self.tokenizer) or self.address.tokenizer
-            key["chat_template"] = self.chat_template
+            key["chat_template"] = self.spec.chat_template
         return key
 
     def as_dict(self) -> dict[str, Any]:
@@ -89,42 +81,41 @@ class ServerIdentity:
             "path_or_id": self.address.path_or_id,
             "revision": self.address.revision,
             "files": {},
-            "chat_template": self.chat_template if self.decodes else "always" if self.chat else "never",
+            "chat_template": "always" if is_chat(self.spec) else self.spec.chat_template,
             "day": self.day,
             "says": dict(self.says),
             "remote": self.address.as_dict(),
         }
 
 
-def identify_server(
-    address: ServerAddress, name: str, chat_template: ChatTemplate, settings: Settings = _TEST
-) -> ServerIdentity:
+def identify_server(spec: ModelSpec, settings: Settings = _TEST) -> ServerIdentity:
     """Request a server's list of models and a few tokens, and see whether it can be decoded token by token."""
-    lacks = None
-    if address.tokenizer is not None:
-        check_tokenizer(ModelSpec(address, name).tokenizer)
+    address, lacks = cast("ServerAddress", spec.checkpoint), None
+    if spec.can_decode:
+        check_tokenizer(spec.tokenizer)
     try:
-        with ServerClient(address, retries=_RETRIES) as server:
+        with ServerClient(address, FEW_RETRIES) as server:
             # First, because it costs nothing, and because its names help where the model's name is wrong.
             models = _list_models(server)
-            if address.tokenizer is not None:
+            if spec.can_decode:
                 try:
-                    connect(address, name).close()
+                    connect(address, spec.name).close()
                 except InputError as error:
-                    lacks, address = error.without(name), replace(address, tokenizer=None)
-            identity = ServerIdentity(address, chat_template, {}, today(), lacks)
+                    lacks, address = error.without(spec.name), replace(address, tokenizer=None)
+                    spec = replace(spec, checkpoint=address)
             try:
                 short = replace(settings, max_new_tokens=_TEST.max_new_tokens)
-                _, answer = generate(server, "Hello", short, chat=identity.chat)
+                _, answer = generate(server, "Hello", short, chat=is_chat(spec))
             except ServerError as error:
-                raise _with_hint(error, address, list(models), chat=identity.chat) from None
+                raise _with_hint(error, address, list(models), chat=is_chat(spec)) from None
             fields = _fields(answer, ("model", _FINGERPRINT))
             # Under another name: "model" is the user's own name for it, which a server may map to a dated version.
             named = {"answers_as": fields.pop("model")} if "model" in fields else {}
             says = {**models.get(address.model, {}), **named, **fields}
     except ServerError as error:
         raise InputError(str(error)) from None
-    return replace(identity, address=replace(address, left_out=tuple(sorted(server.left_out))), says=says)
+    address = replace(address, left_out=tuple(sorted(server.left_out)))
+    return ServerIdentity(replace(spec, checkpoint=address), says, today(), lacks)
 
 
 def today() -> str:
@@ -136,18 +127,16 @@ def today() -> str:
 def _list_models(server: ServerClient) -> dict[str, dict[str, Any]]:
     """What a server says of each of its models, by name; empty where it has no list."""
     try:
-        data = server.get("/models").get("data")
+        listed = server.models()
     except ServerError as error:
         # Some servers have one model and no list, and on others the list fails. Without a status, or with a wrong
         # key, the model will not answer either.
         if error.status in (None, 401, 403):
             raise
         return {}
-    if not isinstance(data, list):
-        raise server.invalid_answer("/models", "has no list of models")
     found = {}
-    for model in data:
-        if isinstance(model, dict) and isinstance(model.get("id"), str):
+    for model in listed:
+        if isinstance(model.get("id"), str):
             found[model["id"]] = _fields(model, _MODEL_FIELDS)
             created = model.get("created")
             # NaN and the infinities fail the comparison, too.

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -20,25 +20,22 @@ from advisor.models.completions import (
     ServerPrompt,
     ToolChat,
     generate,
+    is_chat,
     likeliest_option,
     likeliest_text,
 )
 from advisor.models.response_cache import Response
-from advisor.models.server_identity import identify_server
-from ensemble.common.background import Threads
 from ensemble.errors import InputError, MemberError, UniteError
-from ensemble.models.choices import ChatTemplate
 from ensemble.models.prompts import Dialogue, Sourced
 from ensemble.models.spec import ModelSpec
-from ensemble.servers.client import ServerClient, ServerError
+from ensemble.servers.client import FEW_RETRIES, ServerClient, ServerError
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
     from ensemble.decode.settings import Settings
     from ensemble.models.member import Member, Prompt, ServerMember
+    from ensemble.servers.address import ServerAddress
 
-_RETRIES = 2
-"""After the first try. A client waits meanwhile, so there are fewer than for a profile."""
 _TOO_MANY = 429
 """HTTP status of a server that accepts no more requests now."""
 
@@ -46,37 +43,34 @@ _TOO_MANY = 429
 class ServerModel:
     """A model behind a server; see :class:`advisor.models.ask.Model`."""
 
-    def __init__(
-        self, name: str, client: ServerClient, chat_template: ChatTemplate, load: Callable[[], Member] | None
-    ) -> None:
-        self.name, self.client, self.chat_template = name, client, chat_template
+    def __init__(self, spec: ModelSpec, load: Callable[[], Member] | None = None, retries: int = FEW_RETRIES) -> None:
+        self.name, self._spec = spec.name, spec
+        self.client = ServerClient(cast("ServerAddress", spec.checkpoint), retries)
         # Whether prompts go through the server's chat template, and not through the tokenizer's here.
-        self.chat = load is None and chat_template != "never"
+        self.chat = is_chat(spec)
         self._encoding = threading.Lock()
         # Loads the tokenizer, as a member: prompts are encoded here, as they are for a set that decodes together.
-        self._load = load
+        self._load = load or partial(_load, spec)
         self._loaded: Member | None = None
         self._scorer: Ensemble | None = None
-        self._threads = Threads(client.address.concurrency, f"requests to {name}")
 
     def close(self) -> None:
         """Close the connections. Requests that still run end with an error."""
-        self._threads.close()
         self.client.close()
 
     async def ask(self, prompts: Mapping[int, ModelInput], settings: Settings) -> Replies:
         """See :meth:`advisor.models.ask.Model.ask`. If it is cancelled, requests end in their threads."""
-        if self._load is not None and self._loaded is None:
+        if self._spec.can_decode and self._loaded is None:
             # Now: each request would try it again after a failure.
-            await asyncio.wrap_future(self._threads.start(self.member))
+            await asyncio.wrap_future(self.client.start(self.member))
         waiting, sent = deque(prompts), dict[asyncio.Future[Response], tuple[int, float]]()
-        most, changed = min(self._threads.most, len(prompts)), 0.0
+        most, changed = min(self.client.address.concurrency, len(prompts)), 0.0
         try:
             while waiting or sent:
                 # Twice as many as run, so that no thread waits for this one, until fewer are to run.
                 while waiting and len(sent) < (most if changed else 2 * most):
                     n = waiting.popleft()
-                    request = asyncio.wrap_future(self._threads.start(partial(self.generate, prompts[n], settings)))
+                    request = asyncio.wrap_future(self.client.start(partial(self.generate, prompts[n], settings)))
                     sent[request] = n, time.monotonic()
                 done, _ = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED)
                 for request in done:
@@ -134,7 +128,7 @@ class ServerModel:
 
     def member(self) -> Member | None:
         """The member with its tokenizer, as it writes alone, loaded at the first call; None if prompts are texts."""
-        if self._load is None:
+        if not self._spec.can_decode:
             return None
         with self._encoding:
             if self._loaded is None:
@@ -157,27 +151,7 @@ def as_text(prompt: Prompt | Dialogue, name: str, *, chat: bool) -> str | Sequen
     return prompt
 
 
-def server_model(entry: ModelSpec) -> ServerModel:
-    """A model behind a server from its entry."""
-    if not entry.checkpoint.is_remote:
-        raise InputError(f"{entry.place}: {entry.name} is not behind a server")
+def _load(spec: ModelSpec) -> Member:
+    from ensemble.models.load import load_server_member
 
-    def load() -> Member:
-        from ensemble.models.load import load_server_member
-
-        return load_server_member(entry)
-
-    client = ServerClient(entry.checkpoint, _RETRIES)
-    loader = None if entry.checkpoint.tokenizer is None else load
-    return ServerModel(entry.name, client, entry.chat_template or "auto", loader)
-
-
-def check_answers(models: Iterable[ServerModel]) -> list[str]:
-    """Ask each of these models for a few tokens; what is wrong with those that do not answer."""
-    problems = []
-    for model in models:
-        try:
-            identify_server(model.client.address, model.name, model.chat_template)
-        except InputError as error:
-            problems.append(f"{model.name}: {error}")
-    return problems
+    return load_server_member(spec)

@@ -17,7 +17,7 @@ from advisor.models.completions import AskedPrompt, ToolChat, in_one_form
 from advisor.models.loaded_models import ALONE, LoadedModels
 from advisor.models.local_model import LocalModel
 from advisor.models.response_cache import Response, split_thinking
-from advisor.models.server_model import server_model
+from advisor.models.server_model import ServerModel
 from advisor.run.plan import StrategyPlan
 from advisor.strategies.replay import QuestionCalls
 from advisor.strategies.self_consistency import drawn
@@ -171,7 +171,7 @@ def answer_prompt(plan: StrategyPlan, prompt: Prompt, settings: Settings, group:
     """Answer one prompt; a model of this process is loaded when the strategy asks it."""
     local = LoadedModels(default_cache_dir())
     models: list[Model] = [
-        server_model(member)
+        ServerModel(member)
         if member.is_remote
         else LocalModel(member.name, partial(local.ensemble, EnsembleSpec((member,), ALONE)))
         for member in plan.members

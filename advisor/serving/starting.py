@@ -13,7 +13,6 @@ from advisor.models.server_identity import ServerHealth
 from advisor.progress import Progress
 from advisor.run.plan import StrategyPlan, answer_reader, load_chosen
 from advisor.strategies.schema import file_json
-from ensemble.common.pool_option import dumped
 from ensemble.errors import InputError
 from ensemble.models.spec import EnsembleSpec
 
@@ -64,8 +63,8 @@ def served_id(chosen: EnsembleSpec | StrategyPlan, prompt: TaskPrompt | None = N
     for model in chosen.members:
         checkpoint = model.checkpoint
         place = checkpoint.path_or_id if checkpoint.is_remote else checkpoint.location
-        options = {**dumped(checkpoint, "key"), **model.options("key")}
-        models.append([place, checkpoint.revision, model.dtype, model.device, model.chat_template, *options.values()])
+        options = model.options("key").values()
+        models.append([place, checkpoint.revision, model.dtype, model.device, model.chat_template, *options])
     # The version counts too: a new release may decode differently.
     template = None if prompt is None else prompt.template.model_dump(mode="json")
     decoding: list[object]
@@ -145,12 +144,19 @@ def _decoders(
 def _models(plan: StrategyPlan, limits: RequestLimits, inference: InferenceConfig) -> list[Model]:
     """The models of a strategy: all local ones are in memory, and servers are asked whether they answer."""
     from advisor.models.loaded_models import ALONE
-    from advisor.models.server_model import check_answers, server_model
+    from advisor.models.server_identity import identify_server
+    from advisor.models.server_model import ServerModel
     from advisor.serving.strategy_handler import DecoderModel, member_limits
 
-    servers = {member.name: server_model(member) for member in plan.members if member.is_remote}
+    servers = {member.name: ServerModel(member) for member in plan.members if member.is_remote}
     local = [member for member in plan.members if not member.is_remote]
-    problems = check_answers(servers.values())
+    problems = []
+    for member in plan.members:
+        try:
+            if member.is_remote:
+                identify_server(member)
+        except InputError as error:
+            problems.append(f"{member.name}: {error}")
     if problems and len(problems) == len(plan.members):
         raise InputError(problems[0])
     for problem in problems:

@@ -149,7 +149,7 @@ def load_server_member(spec: ModelSpec) -> ServerMember:
     vocabulary = Vocabulary(
         tokenizer, _eos_ids(checkpoint), max(size, largest) if isinstance(size, int) and size < 2**24 else largest
     )
-    client = TokenClient(spec.name, server, address.timeout, address.concurrency)
+    client = TokenClient(spec.name, server, address.timeout)
     _check_tokenizer(client, tokenizer, address)
     return ServerMember(
         name=spec.name,

@@ -271,10 +271,11 @@ class ModelSpec:
         return None
 
     def options(self, destination: Destination) -> dict[str, Any]:
-        """The options that are set and go somewhere, as JSON has them; without those of a server's address."""
+        """The options that are set and go somewhere, as JSON has them; files hold those of a server in its address."""
         own = _options_beside(remote=self.is_remote)
         set_here = {name: value for name, value in dumped(self, destination).items() if name in own}
-        return set_here if self.is_remote else {**dumped(self.checkpoint, destination), **set_here}
+        is_apart = self.is_remote and destination != "key"
+        return set_here if is_apart else {**dumped(self.checkpoint, destination), **set_here}
 
     @property
     def rounding(self) -> str | None:

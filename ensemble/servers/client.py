@@ -16,11 +16,13 @@ import random
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import unquote
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, stop_before_delay
 
+from ensemble.common.background import Threads
 from ensemble.errors import InputError, MemberError, first_line
 from ensemble.servers.address import ServerAddress
 
@@ -31,8 +33,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
-_RETRIES = 4
-"""After the first try. The client waits 0.5, 1, 2 and 4 s between them, or as long as the server says."""
+RETRIES, FEW_RETRIES = 4, 2
+"""After the first try: of a question, and where someone waits for what the server can do, or for an answer. The client
+waits 0.5, 1, 2 and 4 s between them, or as long as the server says."""
 _LONGEST_WAIT_S = 120.0
 """A longer pause that a server asks for is for the user to decide."""
 _BUSY = (408, 409, 429)
@@ -105,6 +108,17 @@ def retried(
     return Retrying(retry=retry_if_exception(may_pass), stop=stop, wait=pause, reraise=True)(call)
 
 
+def sent_again(request: Callable[[], T], *, retries: int | None = None, patience: float = 0.0) -> T:
+    """Send a request to a server, and again as :func:`retried` does where it is busy or did not answer."""
+    return retried(
+        request,
+        _may_pass,
+        retries=retries,
+        patience=patience,
+        pause_of=lambda error: error.wait if isinstance(error, ServerError) else None,
+    )
+
+
 class ServerError(MemberError):
     """A request that a server did not answer; the reason, without a key, tells what it means for other questions."""
 
@@ -118,9 +132,9 @@ class ServerError(MemberError):
 
 
 class ServerClient:
-    """A connection to a server, which several threads can use at a time."""
+    """Connections to a server; several threads can use it, and :meth:`start` has as many as the address allows."""
 
-    def __init__(self, address: ServerAddress, retries: int = _RETRIES) -> None:
+    def __init__(self, address: ServerAddress, retries: int = RETRIES) -> None:
         try:
             import httpx2  # noqa: F401
         except ImportError:
@@ -141,6 +155,7 @@ class ServerClient:
         self._retries = retries
         self._owner: str | None = None
         self._http = RestrictedClient(address, key)
+        self._threads = Threads(address.concurrency, f"requests to {address.name}")
 
     def __enter__(self) -> ServerClient:
         return self
@@ -158,12 +173,17 @@ class ServerClient:
         """How long the last request of this thread took."""
         return float(self._http.last.seconds)
 
+    def start(self, call: Callable[[], T]) -> Future[T]:
+        """Let one of the threads call a function, which sends requests."""
+        return self._threads.start(call)
+
     def stop_retrying(self) -> None:
         """Report each fault at once, from now on: the caller sends requests again itself."""
         self._retries = 0
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections. Requests that still run end with an error."""
+        self._threads.close()
         self._http.close()
 
     def owner(self) -> str:
@@ -183,7 +203,9 @@ class ServerClient:
     def models(self) -> list[dict[str, Any]]:
         """What the server's list says of each model."""
         data = self.get("/models").get("data")
-        return [model for model in data if isinstance(model, dict)] if isinstance(data, list) else []
+        if not isinstance(data, list):
+            raise self.invalid_answer("/models", "has no list of models")
+        return [model for model in data if isinstance(model, dict)]
 
     def get(self, path: str) -> Mapping[str, Any]:
         """Send a GET request to a path below the address, or to a whole URL."""
@@ -243,12 +265,7 @@ class ServerClient:
         )
 
     def _send(self, path: str, body: Mapping[str, Any] | None) -> Any:
-        return retried(
-            lambda: self._try(path, body),
-            _may_pass,
-            retries=self._retries,
-            pause_of=lambda error: error.wait if isinstance(error, ServerError) else None,
-        )
+        return sent_again(lambda: self._try(path, body), retries=self._retries)
 
     def _try(self, path: str, body: Mapping[str, Any] | None) -> Any:
         import httpx2

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from ensemble.common.background import Threads
 from ensemble.errors import InputError, MemberError
 from ensemble.servers import llama_cpp, sglang, vllm
 from ensemble.servers.address import ServerAddress
-from ensemble.servers.client import ServerClient, ServerError, retried
+from ensemble.servers.client import FEW_RETRIES, ServerClient, ServerError, sent_again
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits, TokenServer
 
 T = TypeVar("T")
@@ -36,8 +35,6 @@ _SAME_HALF = 0.25
 _HALF_STEP = 2**-11
 """Half precision writes logits above 1 in multiples of this, or of more."""
 _KINDS = (vllm.probe, sglang.probe, llama_cpp.probe)
-# A busy server may drop a connection, but an absent one must be reported soon.
-_RETRIES = 2
 _CONTEXT = tuple(range(10, 20))
 
 
@@ -52,18 +49,16 @@ class RequestCounts:
 
 
 class TokenClient:
-    """Sends the requests of one member, at most `concurrency` at a time, and again for `patience` seconds."""
+    """Sends the requests of one member, several at a time, and again for `patience` seconds."""
 
-    def __init__(self, name: str, server: TokenServer, patience: float, concurrency: int = 8) -> None:
+    def __init__(self, name: str, server: TokenServer, patience: float) -> None:
         self.name = name
         self.limits: ServerLimits = server.limits
         self.counts = RequestCounts()
         self._server = server
         self._patience = patience
         self._lock = threading.Lock()
-        self._threads = Threads(concurrency, f"requests to {name}")
         # With this object go its threads and connections; an ensemble has no end that its user must call.
-        weakref.finalize(self, self._threads.close)
         weakref.finalize(self, server.close)
         self._probe_values = self._probe()
         self._connections, self._next_check = server.connections, time.monotonic() + _CHECK_S
@@ -102,7 +97,7 @@ class TokenClient:
             return None
 
     def _send(self, calls: Sequence[Callable[[], T]], second: bool) -> Callable[[], list[T]]:
-        futures = [self._threads.start(partial(self._call, call, second)) for call in calls]
+        futures = [self._server.start(partial(self._call, call, second)) for call in calls]
         return lambda: [future.result() for future in futures]
 
     def _call(self, call: Callable[[], T], second: bool) -> T:
@@ -120,9 +115,7 @@ class TokenClient:
             return answer, time.perf_counter() - start
 
         try:
-            answer, seconds = retried(
-                attempt, lambda error: getattr(error, "failure", "") == "temporary", patience=self._patience
-            )
+            answer, seconds = sent_again(attempt, patience=self._patience)
         except ServerError as error:
             raise MemberError(str(error), of=self.name) from error
         with self._lock:
@@ -188,7 +181,7 @@ def _parts(ids: Sequence[Ids], limits: ServerLimits) -> list[tuple[list[int], li
 
 def connect(address: ServerAddress, name: str) -> TokenServer:
     """The connection to a server that gives log-probabilities by token id; an InputError says how one would."""
-    client = ServerClient(address, retries=_RETRIES)
+    client = ServerClient(address, FEW_RETRIES)
     try:
         server = next((found for probe in _KINDS if (found := probe(client)) is not None), None)
         if server is None:

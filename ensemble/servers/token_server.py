@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -62,6 +63,10 @@ class TokenServer(ABC):
     def connections(self) -> int:
         """Connections opened so far: a new one may lead to a server that was restarted with another model."""
         return self._client.connections
+
+    def start(self, call: Callable[[], T]) -> Future[T]:
+        """See :meth:`ensemble.servers.client.ServerClient.start`."""
+        return self._client.start(call)
 
     def close(self) -> None:
         """Close the connections."""

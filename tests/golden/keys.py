@@ -138,9 +138,10 @@ def _steady(identity: Any) -> Any:
     """An identity without what differs by day, port and library: files made here have their names as hashes."""
     if isinstance(identity, ServerIdentity):
         address = dataclasses.replace(identity.address, url="http://server/v1")
+        spec = dataclasses.replace(identity.spec, checkpoint=address)
         says = json.loads(json.dumps(dict(identity.says)))
         tokenizer = {name: name for name in identity.tokenizer}
-        return dataclasses.replace(identity, address=address, says=says, day="2026-01-01", tokenizer=tokenizer)
+        return dataclasses.replace(identity, spec=spec, says=says, day="2026-01-01", tokenizer=tokenizer)
     if "training.json" in identity.spec.files:
         return identity
     spec = dataclasses.replace(identity.spec, files={name: name for name in identity.spec.files})
