@@ -23,7 +23,7 @@ from ensemble.models.load import check_models, load_members
 from ensemble.models.member import Member, Prompt, ServerMember, step_device
 from ensemble.models.memory import rows_that_fit
 from ensemble.models.prompts import Dialogue, Sourced
-from ensemble.models.spec import THINK, Checkpoint, EnsembleSpec, ModelSpec, resolve_device
+from ensemble.models.spec import THINK, Checkpoint, EnsembleSpec, ModelSpec, read_options, resolve_device
 from ensemble.runtime.draft import Drafter
 from ensemble.saved.folder import read as read_saved
 from ensemble.saved.folder import save, specs_of
@@ -486,8 +486,6 @@ def _spec_of(model: str | Path | Checkpoint | ServerAddress) -> ModelSpec:
             words = shlex.split(model)
         except ValueError as error:
             raise InputError(f"models: {str(error).lower()}; close the quotation mark") from None
-        from ensemble.models.spec import read_options
-
         given = {"chat_template": "never", **read_options(words, "models", remote=True)}
         return ModelSpec.read(read_address(words[0], "models"), given, "models")
     checkpoint = model if isinstance(model, Checkpoint | ServerAddress) else Checkpoint(str(model))

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ensemble.errors import InputError, UniteError
+from ensemble.errors import InputError, UniteError, first_line
 
 SECONDS = 5.0
 """The time limit of one call."""
@@ -195,5 +195,4 @@ def _answer(line: bytes) -> dict[str, Any]:
     except RecursionError:
         return {"error": "it is nested too deeply"}
     except BaseException as error:  # noqa: BLE001  # Rust code raises exceptions that are not derived from Exception
-        lines = str(error).strip().splitlines()
-        return {"error": lines[0][:500] if lines else type(error).__name__}
+        return {"error": first_line(error)[:500]}

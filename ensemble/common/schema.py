@@ -25,7 +25,7 @@ from pydantic import (
     WithJsonSchema,
     model_serializer,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
@@ -173,20 +173,24 @@ def validated(model: type[_Model], values: Any, place: str, way_out: str, *, cle
     try:
         return model.model_validate(values, context=_CLEAN if clean else None)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise InputError(f"{place}: {_sentence(first, values)}; {way_out}") from None
+        raise InputError(f"{place}: {first_fault(error, values)}; {way_out}") from None
     except RecursionError:  # writing and cleaning go less deep than parsing
         raise InputError(f"{place}: not usable JSON; {way_out}") from None
 
 
 def first_fault(error: ValidationError, values: Any) -> str:
     """Return what is wrong with a parsed JSON value, as "choices[0].text should be a text"."""
-    return _sentence(error.errors(include_url=False, include_input=False)[0], values)
-
-
-def read_object(model: type[_Model], path: Path, way_out: str) -> _Model:
-    """Read a file that holds one JSON object; InputError if it does not, or is too large, or of another shape."""
-    return validated(model, read_json(path, way_out), str(path), way_out)
+    fault = error.errors(include_url=False, include_input=False)[0]
+    path, kind = _path(fault["loc"], values), fault["type"]
+    if kind == "missing":
+        return f"{path} is missing"
+    if kind == "extra_forbidden":
+        return f"{path} is not a known key"
+    if kind in ("value_error", "assertion_error"):
+        return f"{path or 'it'}: {fault['ctx']['error']}"
+    expected = _expected(kind, fault.get("ctx", {}))
+    # A kind without words of our own: those of the library without their beginning, as in "Input should be 1 to 9".
+    return f"{path or 'it'} should {f'be {expected}' if expected else fault['msg'].rpartition('should ')[2]}"
 
 
 def read_json(path: Path, way_out: str) -> dict[str, Any]:
@@ -263,19 +267,6 @@ def _decoded(line: bytes, place: str, way_out: str) -> str:
         return line.decode()
     except UnicodeDecodeError as error:
         raise InputError(f"{place}: not UTF-8 text at byte {error.start} of the line; {way_out}") from error
-
-
-def _sentence(error: ErrorDetails, values: Any) -> str:
-    path, kind = _path(error["loc"], values), error["type"]
-    if kind == "missing":
-        return f"{path} is missing"
-    if kind == "extra_forbidden":
-        return f"{path} is not a known key"
-    if kind in ("value_error", "assertion_error"):
-        return f"{path or 'it'}: {error['ctx']['error']}"
-    expected = _expected(kind, error.get("ctx", {}))
-    # A kind without words of our own: those of the library without their beginning, as in "Input should be 1 to 9".
-    return f"{path or 'it'} should {f'be {expected}' if expected else error['msg'].rpartition('should ')[2]}"
 
 
 _EXPECTED = {

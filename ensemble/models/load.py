@@ -59,10 +59,7 @@ def load_members(specs: Sequence[ModelSpec]) -> list[Member]:
     loaded: dict[int, Member] = {}
     # Servers first: one that is not there is found at once, and loading takes minutes.
     for n, spec in sorted(enumerate(specs), key=lambda item: not item[1].is_remote):
-        if spec.is_remote:
-            loaded[n] = load_server_member(spec)
-        else:
-            loaded[n] = load_member(spec)
+        loaded[n] = load_server_member(spec) if spec.is_remote else load_member(spec)
     return [loaded[n] for n in range(len(specs))]
 
 

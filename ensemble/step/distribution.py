@@ -76,16 +76,11 @@ def greedy(step: Distribution) -> Tensor:
 
     Ties go to the larger probability of the primary, then to its lower id.
     """
-    return likeliest(step.mean, step.members[0], step.ids)
-
-
-def likeliest(mean: Tensor, first: Tensor, ids: Tensor) -> Tensor:
-    """:func:`greedy`, given the step's mean, the primary's probabilities and the ids, all [B, U]."""
     # Minus one is below every probability, so a row whose probabilities are all 0 still has a winner.
-    mean = mean.masked_fill(ids == NONE, -1)
-    own = first.masked_fill(mean != mean.amax(dim=1, keepdim=True), -1)
+    mean = step.mean.masked_fill(step.ids == NONE, -1)
+    own = step.members[0].masked_fill(mean != mean.amax(dim=1, keepdim=True), -1)
     others = own != own.amax(dim=1, keepdim=True)
-    return ids.masked_fill(others, torch.iinfo(torch.long).max).argmin(dim=1)
+    return step.ids.masked_fill(others, torch.iinfo(torch.long).max).argmin(dim=1)
 
 
 def sample(

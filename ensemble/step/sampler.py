@@ -16,7 +16,7 @@ from ensemble.models.member import Member
 from ensemble.runtime.forward_pass import to_device
 from ensemble.runtime.logits import Logits, fault
 from ensemble.step import compiled
-from ensemble.step.distribution import Distribution, greedy, likeliest, sample
+from ensemble.step.distribution import Distribution, greedy, sample
 from ensemble.step.grammar import Allowed
 from ensemble.step.token_method import AppendsOnly, Combine, TokenRule
 from ensemble.step.trace import Step, StepLogprobs, explain, packed_candidates, packed_logprobs, step_logprobs
@@ -201,17 +201,15 @@ class _Pick:
     def __init__(self, step: Distribution, draws: Sequence[Draw], *, combined: bool, trace: bool) -> None:
         self._draws, self._combined, self._trace = draws, combined, trace
         # Where nothing is drawn or told, the choice is all.
-        is_plain = not trace and _are_plain(draws)
-        if is_plain:
-            choices = compiled.choice(step)
-            if choices is None:
-                winners = likeliest(step.mean, step.members[0], step.ids)[:, None]
-                choices = torch.cat(_choice(winners, step.mean, step.ids, step.present), dim=1)
+        choices = None if trace or not _are_plain(draws) else compiled.choice(step)
+        if choices is not None:
             self.numbers = choices
             return
         winners = _winners(step, draws).unsqueeze(1)
-        columns = _choice(winners, step.mean, step.ids, step.present)
-        tokens = columns[1]
+        # NaN where a probability is. In float64, so that all of them are when they are joined.
+        total = step.mean.sum(dim=1, keepdim=True, dtype=torch.float64)
+        tokens = step.ids.gather(1, winners)
+        columns = [total, tokens, step.present.sum(dim=1, keepdim=True)]
         counts = {row: n for row, draw in enumerate(draws) if (n := draw.alternatives) is not None}
         if counts:
             columns.append(packed_logprobs(step, tokens, counts))
@@ -275,13 +273,6 @@ def no_token(ran: Iterable[tuple[Member, Logits]], rows: Sequence[int], where: s
         if reason := next((why for row in rows if (why := fault(own, row))), None):
             return MemberError(f"{reason}{where}", of=member.name)
     return MemberError(f"no member has a candidate token{where}")
-
-
-def _choice(winners: Tensor, mean: Tensor, ids: Tensor, present: Tensor) -> list[Tensor]:
-    """For each row the sum of its mean, the token of the winner [B, 1], and how many entries are present."""
-    # NaN where a probability is. In float64, so that all of them are when they are joined.
-    total = mean.sum(dim=1, keepdim=True, dtype=torch.float64)
-    return [total, ids.gather(1, winners), present.sum(dim=1, keepdim=True)]
 
 
 def _are_plain(draws: Sequence[Draw]) -> bool:

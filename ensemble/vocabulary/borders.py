@@ -181,9 +181,9 @@ class Borders:
         )
         # In the order in which a text goes through them.
         self._steps: list[_Step] = [_splitting(raw)] if raw else []
-        self._steps += [_normalizing(step) for step in _parts(_state(normalizer), "normalizers")]
+        self._steps += [_normalizing(step) for step in steps_of(component(normalizer), "normalizers")]
         self._steps += [_splitting(normalized)] if normalized else []
-        words = _parts(_state(tokenizer.pre_tokenizer), "pretokenizers")
+        words = steps_of(component(tokenizer.pre_tokenizer), "pretokenizers")
         self._steps += [step for each in words for step in _pre_tokenizing(each, alphabet)]
         # Patterns that split are slow to read, and many borders are known; merges are quick, but few borders are.
         self.patience = _SHORT if words else _LONG
@@ -325,15 +325,17 @@ def _pre_tokenizing(step: dict[str, Any], alphabet: dict[int, str]) -> list[_Ste
     raise UnsupportedError(kind)
 
 
-def _state(part: Any) -> dict[str, Any] | None:
+def component(part: Any) -> dict[str, Any] | None:
+    """A tokenizer's decoder, normalizer or pre-tokenizer in the JSON form in which it is saved."""
     state: dict[str, Any] | None = json.loads(part.__getstate__()) if part else None
     return state
 
 
-def _parts(node: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+def steps_of(node: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+    """The steps of a tokenizer's component: the parts of a Sequence, or the component itself."""
     if node is None:
         return []
-    return [step for part in node[key] for step in _parts(part, key)] if node["type"] == "Sequence" else [node]
+    return [step for part in node[key] for step in steps_of(part, key)] if node["type"] == "Sequence" else [node]
 
 
 def _literals(tokens: Iterable[tuple[str, bool]]) -> str:

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import Unigram
 
 from ensemble.errors import InputError
-from ensemble.vocabulary.borders import Borders, UnsupportedError
+from ensemble.vocabulary.borders import Borders, UnsupportedError, component, steps_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -86,7 +86,7 @@ class Vocabulary:
         self.name = name
         self.size = size
         self.marks, self.ends = frozenset(marks), frozenset(ends)
-        decoder = _component(backend.decoder)
+        decoder = component(backend.decoder)
         self._byte_level = _is_byte_level(decoder, name)
         self._plain = decoder is None
         has_byte_tokens = getattr(backend.model, "byte_fallback", False) or "ByteFallback" in json.dumps(decoder)
@@ -314,16 +314,9 @@ def _as_text(data: bytes) -> str | None:
         return None
 
 
-def _steps(node: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
-    """The steps of a tokenizer's component: the parts of a Sequence, or the component itself."""
-    if node is None:
-        return []
-    return [step for part in node[key] for step in _steps(part, key)] if node["type"] == "Sequence" else [node]
-
-
 def _is_byte_level(decoder: dict[str, Any] | None, name: str) -> bool:
     """Whether tokens are written in GPT-2's byte alphabet; otherwise in SentencePiece's style, or as plain text."""
-    steps = _steps(decoder, "decoders")
+    steps = steps_of(decoder, "decoders")
     kinds = {step["type"] for step in steps}
     if kinds == {"ByteLevel"}:
         return True
@@ -341,14 +334,6 @@ def _is_byte_level(decoder: dict[str, Any] | None, name: str) -> bool:
     )
 
 
-def _component(part: Any) -> dict[str, Any] | None:
-    """A tokenizer's decoder, normalizer or pre-tokenizer in the JSON form in which it is saved."""
-    if part is None:
-        return None
-    state: dict[str, Any] = json.loads(part.__getstate__())
-    return state
-
-
 def _unknown_ids(backend: Tokenizer) -> list[int]:
     """The id of a tokenizer's unknown token, even if it is not marked as special."""
     if isinstance(backend.model, Unigram):
@@ -361,9 +346,9 @@ def _unknown_ids(backend: Tokenizer) -> list[int]:
 
 def _continuation_backend(backend: Tokenizer, special: dict[int, str]) -> Tokenizer:
     """A copy of the tokenizer that adds no prefix and does not recognise special tokens in a text."""
-    normalizer = [step for step in _steps(_component(backend.normalizer), "normalizers") if step["type"] != "Prepend"]
-    pre_tokenizer = _component(backend.pre_tokenizer)
-    for step in _steps(pre_tokenizer, "pretokenizers"):
+    normalizer = [step for step in steps_of(component(backend.normalizer), "normalizers") if step["type"] != "Prepend"]
+    pre_tokenizer = component(backend.pre_tokenizer)
+    for step in steps_of(pre_tokenizer, "pretokenizers"):
         # Both would add a space before the text, which continues another one.
         if step["type"] == "Metaspace":
             step["prepend_scheme"] = "never"
