@@ -26,7 +26,6 @@ from ensemble.decode.settings import Batch, Settings
 from ensemble.models.load import member_of
 from ensemble.models.member import Member
 from ensemble.runtime.draft import Drafter
-from ensemble.step import compiled
 
 TIE = 1e-9
 """A margin of the reference below which rounding may decide."""
@@ -199,16 +198,6 @@ def decode(ensemble: Ensemble, setting: Setting, way: str) -> list[Generation]:
         batch = replace(batch, draft=0)
     prompts = [[ensemble.encode(prompt)] for prompt in setting.prompts]
     return [generation for prompt in prompts for _, generation in ensemble.generate_each(prompt, made, batch)]
-
-
-@pytest.mark.parametrize("line", [available(line) for line in COMBINATIONS if line not in FURTHER][:2])
-def test_tensors_decode_the_same_where_there_is_no_compiled_code(
-    line: str, tables: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compiled, "library", None)
-    for setting, expected in judged(line):
-        made = decode(ensemble_of(line, tables, setting.k, setting.weights), setting, "batched")
-        assert [outcome(got) for got in made] == [wanted.outcome for wanted in expected]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_ensemble_api import member, writer
-from tiny import PROMPTS
+from tiny import PROMPTS, member
 from ways import assert_alike
 
 from ensemble import Ensemble, Generation
@@ -38,15 +37,6 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def ensemble_of(tables: Path, **options: Any) -> Ensemble:
-    return Ensemble([member("bytes"), member("unigram with bytes", 1)], cache_dir=tables, **options)
-
-
-def sure(tables: Path) -> Ensemble:
-    """Its primary writes a script, and drafts it."""
-    return Ensemble([writer(), member("unigram with bytes", 1)], weights=[9, 1], cache_dir=tables)
-
-
 def asked(ensemble: Ensemble) -> list[tuple[list[list[int]], Settings]]:
     return [(ensemble.encode(prompt), kind) for prompt in PROMPTS[:3] for kind in KINDS]
 
@@ -61,9 +51,8 @@ def joined(decoder: Decoder) -> list[int]:
     return counts
 
 
-def test_of_many_waiting_prompts_several_join_at_a_time(tables: Path) -> None:
-    decoder = ensemble_of(tables).decoder(Batch(8, draft=0))
-    prompt = ensemble_of(tables).encode(PROMPTS[0])
+def test_of_many_waiting_prompts_several_join_at_a_time(pair: Ensemble) -> None:
+    decoder, prompt = pair.decoder(Batch(8, draft=0)), pair.encode(PROMPTS[0])
     for number in range(48):
         decoder.add(number, prompt, Settings(4 + number % 9))
     first, *later = [count for count in joined(decoder) if count]
@@ -72,9 +61,8 @@ def test_of_many_waiting_prompts_several_join_at_a_time(tables: Path) -> None:
     assert len(later) <= 40 / 3
 
 
-def test_prompts_do_not_wait_for_long_texts(tables: Path) -> None:
-    decoder = ensemble_of(tables).decoder(Batch(8, draft=0))
-    prompt = ensemble_of(tables).encode(PROMPTS[0])
+def test_prompts_do_not_wait_for_long_texts(pair: Ensemble) -> None:
+    decoder, prompt = pair.decoder(Batch(8, draft=0)), pair.encode(PROMPTS[0])
     for number in range(7):
         decoder.add(number, prompt, Settings(100))
     for number in range(7, 12):
@@ -84,9 +72,8 @@ def test_prompts_do_not_wait_for_long_texts(tables: Path) -> None:
     assert not decoder.waiting and len(decoder.running) == 7
 
 
-def test_a_prompt_joins_at_once_if_no_more_wait_than_places_are_free(tables: Path) -> None:
-    decoder = ensemble_of(tables).decoder(Batch(8, draft=0))
-    prompt = ensemble_of(tables).encode(PROMPTS[0])
+def test_a_prompt_joins_at_once_if_no_more_wait_than_places_are_free(pair: Ensemble) -> None:
+    decoder, prompt = pair.decoder(Batch(8, draft=0)), pair.encode(PROMPTS[0])
     for number in range(20):
         decoder.add(number, prompt, Settings(4))
     joined(decoder)
@@ -117,7 +104,8 @@ def run(decoder: Decoder, steps: Iterable[Callable[[], object]] = ()) -> dict[in
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_text_is_what_it_is_alone_whoever_joins_and_leaves(method: str, tables: Path) -> None:
-    ensemble = ensemble_of(tables, **METHODS[method])
+    members = [member("bytes"), member("unigram with bytes", 1)]
+    ensemble = Ensemble(members, cache_dir=tables, **METHODS[method])
     decoder = ensemble.decoder(Batch(size=6))
     texts = asked(ensemble)
     chance = random.Random(method)
@@ -140,23 +128,21 @@ def test_a_text_is_what_it_is_alone_whoever_joins_and_leaves(method: str, tables
         assert_alike(made, alone(ensemble, *texts[number]))
 
 
-def test_a_text_that_was_drafted_goes_on_in_a_batch_and_is_drafted_again(tables: Path) -> None:
-    ensemble = sure(tables)
-    decoder = ensemble.decoder(Batch(size=4))
+def test_a_text_that_was_drafted_goes_on_in_a_batch_and_is_drafted_again(sure: Ensemble) -> None:
+    decoder = sure.decoder(Batch(size=4))
     long, short = Settings(60, alternatives=2), Settings(3, temperature=1.0)
-    first, second = ensemble.encode("x"), ensemble.encode("yy")
+    first, second = sure.encode("x"), sure.encode("yy")
     nothing = [lambda: None]
     steps = [lambda: decoder.add(0, first, long), *nothing, lambda: decoder.add(1, second, short)]
     found = run(decoder, steps)
-    assert_alike(found[0], alone(ensemble, first, long))
-    assert_alike(found[1], alone(ensemble, second, short))
+    assert_alike(found[0], alone(sure, first, long))
+    assert_alike(found[1], alone(sure, second, short))
 
 
-def test_whoever_leaves_frees_a_place_at_once(tables: Path) -> None:
-    ensemble = ensemble_of(tables)
-    decoder = ensemble.decoder(Batch(size=2))
+def test_whoever_leaves_frees_a_place_at_once(pair: Ensemble) -> None:
+    decoder = pair.decoder(Batch(size=2))
     for number in range(4):
-        decoder.add(number, ensemble.encode("x"), Settings(30))
+        decoder.add(number, pair.encode("x"), Settings(30))
     decoder.step()
     assert list(decoder.running) == [0, 1]
     decoder.remove(0)
@@ -170,10 +156,9 @@ def test_whoever_leaves_frees_a_place_at_once(tables: Path) -> None:
     assert decoder.done
 
 
-def test_a_limit_of_tokens_keeps_long_texts_waiting_and_changes_none(tables: Path) -> None:
-    ensemble = ensemble_of(tables)
-    prompts = [ensemble.encode(text) for text in ("x" * 40, "y" * 41, "z", "long " * 30)]
-    decoder = ensemble.decoder(Batch(size=4, tokens=90, draft=0))
+def test_a_limit_of_tokens_keeps_long_texts_waiting_and_changes_none(pair: Ensemble) -> None:
+    prompts = [pair.encode(text) for text in ("x" * 40, "y" * 41, "z", "long " * 30)]
+    decoder = pair.decoder(Batch(size=4, tokens=90, draft=0))
     for number, prompt in enumerate(prompts):
         decoder.add(number, prompt, Settings(9))
     together, found = 0, {}
@@ -181,19 +166,18 @@ def test_a_limit_of_tokens_keeps_long_texts_waiting_and_changes_none(tables: Pat
         found |= dict(decoder.step())
         together = max(together, len(decoder.running))
     assert together == 2
-    assert found == dict(ensemble.generate_each(prompts, Settings(9)))
+    assert found == dict(pair.generate_each(prompts, Settings(9)))
 
 
-def test_draws_are_those_of_the_seed_the_prompt_and_their_number(tables: Path) -> None:
-    ensemble = ensemble_of(tables)
-    prompt, kind = ensemble.encode("x"), Settings(12, temperature=1.0)
-    decoder = ensemble.decoder()
+def test_draws_are_those_of_the_seed_the_prompt_and_their_number(pair: Ensemble) -> None:
+    prompt, kind = pair.encode("x"), Settings(12, temperature=1.0)
+    decoder = pair.decoder()
     for number in range(6):
         decoder.add(number, prompt, kind, draw=1 + number % 3)
     found = run(decoder)
     assert [found[n] for n in range(3)] == [found[n] for n in range(3, 6)]
     assert len({made.tokens for made in found.values()}) == 3
-    assert found[0] == alone(ensemble, prompt, kind)
+    assert found[0] == alone(pair, prompt, kind)
 
 
 def test_a_method_of_spans_has_no_decoder_to_join(tables: Path) -> None:
@@ -230,10 +214,9 @@ def test_likelihoods_are_those_of_the_trace(method: str, tables: Path) -> None:
             assert len(found) == min(4, len(wanted))
 
 
-def test_no_likelihoods_unless_asked_for(tables: Path) -> None:
-    ensemble = ensemble_of(tables)
-    assert alone(ensemble, ensemble.encode("x"), Settings(4)).likelihoods == ()
-    kept = alone(ensemble, ensemble.encode("x"), Settings(4, alternatives=0)).likelihoods
+def test_no_likelihoods_unless_asked_for(pair: Ensemble) -> None:
+    assert alone(pair, pair.encode("x"), Settings(4)).likelihoods == ()
+    kept = alone(pair, pair.encode("x"), Settings(4, alternatives=0)).likelihoods
     assert kept
     assert all(step.alternatives == () for step in kept)
 
@@ -241,11 +224,10 @@ def test_no_likelihoods_unless_asked_for(tables: Path) -> None:
 # --- What a text took ---
 
 
-def test_texts_that_are_decoded_together_share_the_time_of_their_steps(tables: Path) -> None:
-    ensemble = ensemble_of(tables)
-    decoder = ensemble.decoder(Batch(4, draft=0))
+def test_texts_that_are_decoded_together_share_the_time_of_their_steps(pair: Ensemble) -> None:
+    decoder = pair.decoder(Batch(4, draft=0))
     for n, most in enumerate((2, 4, 4, 6)):
-        decoder.add(n, ensemble.encode(PROMPTS[n]), Settings(most))
+        decoder.add(n, pair.encode(PROMPTS[n]), Settings(most))
     start = time.perf_counter()
     counts = {n: generation.counts for n, generation in decoder}
     whole = time.perf_counter() - start

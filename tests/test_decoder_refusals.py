@@ -20,12 +20,6 @@ from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
 from ensemble.models.load import member_of
 
-
-@pytest.fixture
-def pair(tables: Path) -> Ensemble:
-    return Ensemble([member("bytes"), member("unigram with bytes", 1)], cache_dir=tables)
-
-
 # Models from folders
 
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from reference import ReferenceMember
 from test_ensemble_api import member, writer
-from tiny import PROMPTS, byte_tokenizer, let_write, tiny_model
+from tiny import PROMPTS, byte_tokenizer, tiny_model, writer_of
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
@@ -35,17 +34,13 @@ DRAWN = (
 )
 
 
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
 # --- Where a draft ends ---
 
 
-def tables() -> MemberTables:
+def drafter(*ways: DraftMode, longest: int = MAX_DRAFT_TOKENS) -> Drafter:
     """Id 0 is EOS, ids 1 and 2 are candidates, and id 3 is not."""
-    return MemberTables(torch.tensor([EOS, 1, 2, NONE]), torch.tensor([0, 1, 2]), torch.tensor([3]), torch.tensor([0]))
+    ids = MemberTables(torch.tensor([EOS, 1, 2, NONE]), torch.tensor([0, 1, 2]), torch.tensor([3]), torch.tensor([0]))
+    return Drafter(ids, longest, ways)
 
 
 def wants(token: int, probability: float) -> torch.Tensor:
@@ -57,7 +52,7 @@ def wants(token: int, probability: float) -> torch.Tensor:
 
 def written(logits: Sequence[torch.Tensor], most: int = 9, chances: Sequence[Chance] | None = None) -> list[int]:
     """The draft of a text with these logits at its places."""
-    drafts = Drafter(tables(), MAX_DRAFT_TOKENS).drafts([most], chances or [(0.0, 1.0, ())])
+    drafts = drafter().drafts([most], chances or [(0.0, 1.0, ())])
     for place, each in enumerate(logits):
         tokens, shares = drafts.choose(each, place)
         if not drafts.take(tokens.tolist(), shares.tolist(), is_fed=False):
@@ -87,7 +82,7 @@ def test_a_draft_ends(wanted: list[tuple[int, float]], draft: list[int]) -> None
 
 
 def test_drafts_end_where_only_few_of_them_go_on() -> None:
-    drafts = Drafter(tables(), MAX_DRAFT_TOKENS).drafts([9, 9, 9], [(0.0, 1.0, ())] * 3)
+    drafts = drafter().drafts([9, 9, 9], [(0.0, 1.0, ())] * 3)
     assert drafts.take([2, 1, 1], [0.9, 0.9, 0.9], is_fed=False)
     assert drafts.take([2, 1, 1], [0.9, 0.1, 0.9], is_fed=False)
     assert not drafts.take([2, 1, 2], [0.9, 0.9, 0.1], is_fed=False)
@@ -95,7 +90,7 @@ def test_drafts_end_where_only_few_of_them_go_on() -> None:
 
 
 def test_what_the_primary_has_read_anyway_is_drafted_as_long_as_any_draft_goes_on() -> None:
-    drafts = Drafter(tables(), MAX_DRAFT_TOKENS).drafts([9, 9, 9], [(0.0, 1.0, ())] * 3)
+    drafts = drafter().drafts([9, 9, 9], [(0.0, 1.0, ())] * 3)
     assert drafts.take([2, 0, 0], [0.9, 0.9, 0.9], is_fed=True)
     assert drafts.tokens == [[2], [], []]
 
@@ -115,7 +110,7 @@ def test_a_drawn_draft_is_what_the_primary_alone_would_draw(temperature: float, 
 
 
 def test_a_text_without_draws_beside_drawn_ones_drafts_the_likeliest_tokens() -> None:
-    drafts = Drafter(tables(), MAX_DRAFT_TOKENS).drafts([1, 1], [(0.0, 1.0, [0.0]), (1.0, 1.0, [0.999])])
+    drafts = drafter().drafts([1, 1], [(0.0, 1.0, [0.0]), (1.0, 1.0, [0.999])])
     tokens, _ = drafts.choose(torch.cat([wants(2, 0.6), wants(2, 0.6)]), 0)
     assert tokens[0] == 2
     assert tokens[1] != 2
@@ -136,17 +131,14 @@ def step(drafting: Drafter, texts: Sequence[TextDrafts], accepts: Sequence[float
 
 
 def test_each_text_learns_the_length_of_its_drafts() -> None:
-    drafting, texts = Drafter(tables(), MAX_DRAFT_TOKENS, ways=("check",)), [TextDrafts(), TextDrafts()]
+    drafting, texts = drafter("check"), [TextDrafts(), TextDrafts()]
     for _ in range(30):
         _, (agrees, differs) = step(drafting, texts, [1.0, 0.0])
     assert agrees > 2 * differs
 
 
 def test_a_new_text_begins_with_what_the_others_showed() -> None:
-    agreeing, differing = (
-        Drafter(tables(), MAX_DRAFT_TOKENS, ways=("check",)),
-        Drafter(tables(), MAX_DRAFT_TOKENS, ways=("check",)),
-    )
+    agreeing, differing = drafter("check"), drafter("check")
     for _ in range(30):
         step(agreeing, [TextDrafts()], [1.0])
         step(differing, [TextDrafts()], [0.0])
@@ -154,7 +146,11 @@ def test_a_new_text_begins_with_what_the_others_showed() -> None:
 
 
 def test_drafts_pay_for_some_texts_and_not_for_others() -> None:
-    drafting, agrees, differs = Drafter(tables(), MAX_DRAFT_TOKENS, ways=("check", "plain")), TextDrafts(), TextDrafts()
+    drafting, agrees, differs = (
+        drafter("check", "plain"),
+        TextDrafts(),
+        TextDrafts(),
+    )
     for _ in range(60):
         step(drafting, [agrees], [1.0])
         step(drafting, [differs], [0.0])
@@ -163,14 +159,17 @@ def test_drafts_pay_for_some_texts_and_not_for_others() -> None:
 
 
 def test_no_draft_is_longer_than_allowed() -> None:
-    drafting, text = Drafter(tables(), longest=2, ways=("check",)), TextDrafts()
+    drafting, text = drafter("check", longest=2), TextDrafts()
     assert all(step(drafting, [text], [1.0])[1][0] <= 2 for _ in range(30))
     assert drafting.plan([text], [1]) == ("check", [1])
     assert drafting.plan([text], [0]) == ("plain", [0])
 
 
 def test_times_of_many_texts_are_not_those_of_one() -> None:
-    drafting, texts = (Drafter(tables(), MAX_DRAFT_TOKENS, ways=("check", "plain")), [TextDrafts() for _ in range(8)])
+    drafting, texts = (
+        drafter("check", "plain"),
+        [TextDrafts() for _ in range(8)],
+    )
     for _ in range(200):
         for rows, per_place in ((1, 0.1), (8, 9.0)):
             way, lengths = drafting.plan(texts[:rows], [MAX_DRAFT_TOKENS] * rows)
@@ -231,47 +230,47 @@ def assert_all_alike(drafted: dict[int, Generation], plain: dict[int, Generation
         assert_alike(drafted[n], wanted)
 
 
-def made(kind: str, folder: Path, **options: Any) -> Ensemble:
+def made(kind: str, tables: Path, **options: Any) -> Ensemble:
     """Members that agree (the primary writes a script), that differ, and one model twice."""
     other = member("unigram with bytes", 1)
     if kind == "agree":
-        return Ensemble([writer(), other], weights=[9, 1], cache_dir=folder, **options)
+        return Ensemble([writer(), other], weights=[9, 1], cache_dir=tables, **options)
     if kind == "same":
-        return Ensemble([member("bytes"), member("bytes")], cache_dir=folder, **options)
-    return Ensemble([member("bytes"), other], cache_dir=folder, **options)
+        return Ensemble([member("bytes"), member("bytes")], cache_dir=tables, **options)
+    return Ensemble([member("bytes"), other], cache_dir=tables, **options)
 
 
 @pytest.mark.parametrize("size", [1, 3, 8])
 @pytest.mark.parametrize("kind", ["agree", "differ", "same"])
 @pytest.mark.parametrize("way", ["check", "repeat"])
-def test_texts_are_those_without_drafts(kind: str, size: int, way: DraftMode, folder: Path) -> None:
+def test_texts_are_those_without_drafts(kind: str, size: int, way: DraftMode, tables: Path) -> None:
     kinds = [Settings(30), Settings(9), Settings(30, stop=("a", "th"))]
-    assert_all_alike(*both(made(kind, folder), PROMPTS, kinds, way, Batch(size)))
+    assert_all_alike(*both(made(kind, tables), PROMPTS, kinds, way, Batch(size)))
 
 
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("kind", ["agree", "differ", "same"])
 @pytest.mark.parametrize("way", ["check", "repeat"])
-def test_draws_are_those_without_drafts(kind: str, size: int, way: DraftMode, folder: Path) -> None:
-    assert_all_alike(*both(made(kind, folder), PROMPTS[:6], [*DRAWN, Settings(20)], way, Batch(size)))
+def test_draws_are_those_without_drafts(kind: str, size: int, way: DraftMode, tables: Path) -> None:
+    assert_all_alike(*both(made(kind, tables), PROMPTS[:6], [*DRAWN, Settings(20)], way, Batch(size)))
 
 
 @pytest.mark.parametrize("way", ["check", "repeat"])
-def test_traces_and_log_probabilities_are_those_without_drafts(way: DraftMode, folder: Path) -> None:
+def test_traces_and_log_probabilities_are_those_without_drafts(way: DraftMode, tables: Path) -> None:
     kinds = [Settings(20, alternatives=3), replace(DRAWN[0], alternatives=0), Settings(20), DRAWN[1]]
-    assert_all_alike(*both(made("agree", folder), PROMPTS[:4], kinds, way, Batch(3, trace=True)))
+    assert_all_alike(*both(made("agree", tables), PROMPTS[:4], kinds, way, Batch(3, trace=True)))
 
 
 @pytest.mark.parametrize("kind", ["agree", "differ", "same"])
 def test_drafts_that_are_read_at_their_end_change_nothing(
-    kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalRunner, "_reads_each", False)
-    assert_all_alike(*both(made(kind, folder), PROMPTS[:5], [Settings(20), DRAWN[0], Settings(7)], "check", Batch(3)))
+    assert_all_alike(*both(made(kind, tables), PROMPTS[:5], [Settings(20), DRAWN[0], Settings(7)], "check", Batch(3)))
 
 
-def test_drafts_of_members_that_draw_alike_are_accepted(folder: Path) -> None:
-    drafted, plain = both(made("same", folder), PROMPTS[:2], DRAWN[1:2], "check", Batch(1))
+def test_drafts_of_members_that_draw_alike_are_accepted(tables: Path) -> None:
+    drafted, plain = both(made("same", tables), PROMPTS[:2], DRAWN[1:2], "check", Batch(1))
     # A draft that is rejected is read in vain.
     assert sum(each.counts.fed[0] for each in drafted.values()) <= 1.2 * sum(
         each.counts.fed[0] for each in plain.values()
@@ -291,9 +290,7 @@ def _shrinking() -> PreTrainedTokenizerFast:
 
 @pytest.mark.parametrize("positions", [12, 13, 14])
 def test_a_draft_ends_where_a_members_context_is_full_for_a_while(positions: int, tmp_path: Path) -> None:
-    tokenizer, other = byte_tokenizer(), _shrinking()
-    text = ReferenceMember(tiny_model(tokenizer), tokenizer).continuation(b"abc" * 30)
-    first = member_of(let_write(tiny_model(tokenizer, 1), text), tokenizer, name="first")
+    first, other = writer_of(byte_tokenizer(), "abc" * 30), _shrinking()
     short = member_of(tiny_model(other, 2, "gpt2", positions=positions), other, name="short")
     ensemble = Ensemble([first, short], weights=[9, 1], cache_dir=tmp_path)
     prompt = ensemble.encode("x")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
-from reference import ReferenceMember
-from tiny import byte_tokenizer, let_write, member, tiny_model
+from tiny import byte_tokenizer, member, writer_of
 
 from ensemble import Ensemble
-from ensemble.models.load import member_of
 from ensemble.models.member import Member
 
 SCRIPT = "The cat sat on the mat. 今天天气很好 🙂 cafe\u0301\n\nEnd </s> it.\n"
@@ -21,14 +18,7 @@ SCRIPT = "The cat sat on the mat. 今天天气很好 🙂 cafe\u0301\n\nEnd </s>
 @cache
 def writer(arch: str = "llama", positions: int = 2048) -> Member:
     """A member that writes `SCRIPT` round and round, byte by byte."""
-    tokenizer = byte_tokenizer()
-    ids = ReferenceMember(tiny_model(tokenizer), tokenizer).continuation(SCRIPT.encode())
-    model = let_write(tiny_model(tokenizer, 1, arch, positions=positions), ids)
-    return member_of(model, tokenizer, name="writer")
-
-
-def plain(members: Sequence[Member]) -> list[ReferenceMember]:
-    return [ReferenceMember(m.model, m.tokenizer) for m in members]
+    return writer_of(byte_tokenizer(), SCRIPT, arch=arch, positions=positions)
 
 
 # The end of a text

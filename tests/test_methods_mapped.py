@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
-from test_methods import member
-from tiny import byte_tokenizer
+from tiny import byte_tokenizer, member
 from torch import Tensor
 
 from ensemble.errors import InputError
@@ -164,16 +164,11 @@ def as_matrix(primary: Member, other: Member, table: Table) -> Array:
     return matrix
 
 
-class _Headed:
-    """A model of which only the output embeddings are there."""
-
-    def __init__(self, weight: Tensor) -> None:
-        self.device = weight.device
-        self._head = torch.nn.Module()
-        self._head.weight = weight
-
-    def get_output_embeddings(self) -> torch.nn.Module:
-        return self._head
+def with_embeddings(one: Member, weight: object) -> Member:
+    """A member of whose model only the embeddings are there, with this weight."""
+    layer = SimpleNamespace(weight=weight)
+    model: Any = SimpleNamespace(get_input_embeddings=lambda: layer, get_output_embeddings=lambda: layer)
+    return replace(one.local, model=model)
 
 
 def random_members(names: Sequence[str], widths: Sequence[int], seed: int) -> list[Member]:
@@ -185,7 +180,7 @@ def random_members(names: Sequence[str], widths: Sequence[int], seed: int) -> li
         weight = random.normal(size=(own.vocabulary.size, width))
         for token, index in candidates(own).items():
             weight[index] += 2 * np.random.default_rng([*(token or b"")]).normal(size=64)[:width]
-        members.append(replace(own, model=_Headed(torch.tensor(weight))))  # type: ignore[arg-type]
+        members.append(with_embeddings(own, torch.tensor(weight)))
     return members
 
 
@@ -327,16 +322,8 @@ def test_eva_saves_a_mapping_for_each_pair_of_embeddings(tmp_path: Path) -> None
     assert len([*tmp_path.rglob("*.safetensors")]) == 2
 
 
-class _Headless:
-    """A model without output embeddings."""
-
-    def get_output_embeddings(self) -> None:
-        return None
-
-
 def test_a_model_without_output_embeddings_is_refused() -> None:
-    own = member("unigram", 1)
-    headless = replace(own.local, model=_Headless())  # type: ignore[arg-type]
+    headless = with_embeddings(member("unigram", 1), None)
     with pytest.raises(InputError, match=r"^method eva: it needs output embeddings, and unigram-1 has none"):
         rule("eva", [member("bytes"), headless])
 

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
-from test_methods import member
-from test_methods_mapped import candidates, logits_of, rule
+from test_methods_mapped import Array, candidates, logits_of, rule, unit, with_embeddings
+from tiny import member
 from torch import Tensor
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.methods.deepen import Options, RelativeSpace
 from ensemble.models.member import Member
-
-Array = npt.NDArray[np.float64]
-
-
-def unit(rows: Array) -> Array:
-    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
 
 def softmax(values: Array) -> Array:
@@ -93,7 +85,8 @@ def random_members(names: Sequence[str], seed: int) -> list[Member]:
     members = [member(name) for name in names]
     shapes = [(one.vocabulary.size, random.integers(6, 24)) for one in members]
     return [
-        with_embedding(one, torch.tensor(random.normal(size=shape))) for one, shape in zip(members, shapes, strict=True)
+        with_embeddings(one, torch.tensor(random.normal(size=shape)))
+        for one, shape in zip(members, shapes, strict=True)
     ]
 
 
@@ -173,23 +166,6 @@ def test_scoring_is_in_double_precision_and_gives_every_token_a_share() -> None:
     assert (step.mean > 0).all()
 
 
-def with_embedding(one: Member, weight: object) -> Member:
-    """A member whose model has this weight as its input embeddings."""
-
-    class Layer:
-        pass
-
-    class Model:
-        device = one.device
-
-        def get_input_embeddings(self) -> Layer:
-            layer = Layer()
-            layer.weight = weight  # type: ignore[attr-defined]
-            return layer
-
-    return replace(one.local, model=Model())  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("weight", "message"),
     [
@@ -201,7 +177,7 @@ def with_embedding(one: Member, weight: object) -> Member:
 )
 def test_embeddings_that_cannot_be_read_are_refused(weight: object, message: str) -> None:
     with pytest.raises(InputError, match=f"^method deepen: it needs input embeddings, and unigram-1 {message}"):
-        rule("deepen", [member("bytes"), with_embedding(member("unigram", 1), weight)])
+        rule("deepen", [member("bytes"), with_embeddings(member("unigram", 1), weight)])
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,12 @@ import torch
 from hypothesis import given, settings
 from reference import EOS, Entry, ReferenceMember
 from test_unite_step import Case, batch_of, cases, plain_probabilities, scores
-from tiny import PROMPTS, byte_tokenizer, let_write, member, tiny_model
+from tiny import PROMPTS, byte_tokenizer, member, writer_of
 
 from ensemble import Ensemble, Generation
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import MemberError
 from ensemble.methods import gac
-from ensemble.models.load import member_of
 from ensemble.models.member import Member
 from ensemble.step import distribution as mixing
 from ensemble.vocabulary.joint import NONE
@@ -35,9 +34,7 @@ SCRIPT = "The cat sat on the mat. James and Anna went. 今天天气很好 12 app
 @cache
 def writer(strength: float) -> Member:
     """A member that writes `SCRIPT` byte by byte, with varying certainty."""
-    tokenizer = byte_tokenizer()
-    ids = ReferenceMember(tiny_model(tokenizer), tokenizer).continuation(SCRIPT.encode())
-    return member_of(let_write(tiny_model(tokenizer, 1), ids, strength), tokenizer, name="writer")
+    return writer_of(byte_tokenizer(), SCRIPT, strength=strength)
 
 
 MEMBERS: dict[str, Callable[[], list[Member]]] = {

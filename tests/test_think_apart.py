@@ -15,7 +15,7 @@ import pytest
 import torch
 from reference import ReferenceMember
 from reference import generate as slow
-from tiny import byte_tokenizer, let_write, tiny_model, tokenizer_named
+from tiny import byte_tokenizer, tokenizer_named, writer_of
 from transformers import PreTrainedTokenizerFast
 from ways import decode, differences
 
@@ -23,7 +23,6 @@ from ensemble import Ensemble, Generation
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import list_methods, make_options
-from ensemble.models.load import member_of
 from ensemble.models.member import Member
 from ensemble.models.spec import Checkpoint, ModelSpec
 from ensemble.models.thinking import ThinkingTags
@@ -34,12 +33,10 @@ METHODS = sorted(name for name, method in list_methods().items() if method.level
 
 
 def member(tokenizer: str | PreTrainedTokenizerFast, script: str, seed: int = 0, **spec: Any) -> Member:
-    """A member that writes a script round and round, from a place that the length of its prompt decides."""
-    tokenizer = tokenizer_named(tokenizer) if isinstance(tokenizer, str) else tokenizer
-    model = tiny_model(tokenizer, seed)
-    let_write(model, ReferenceMember(model, tokenizer).continuation(script.encode()))
-    made = member_of(model, tokenizer, name=f"member {seed}", chat_template="never")
-    return replace(made, spec=ModelSpec(Checkpoint("nowhere"), made.name, **spec))
+    """A member that writes a script round and round."""
+    made = writer_of(tokenizer_named(tokenizer) if isinstance(tokenizer, str) else tokenizer, script, seed)
+    name = f"member {seed}"
+    return replace(made, name=name, spec=ModelSpec(Checkpoint("nowhere"), name, **spec))
 
 
 @lru_cache
@@ -52,15 +49,18 @@ def thinkers() -> tuple[Member, Member, Member]:
     )
 
 
-def thought_of(one: Member, prompt: list[int], limit: int = TOKENS) -> tuple[list[int], bool]:
-    """What a member alone writes before its answer, in its ids; and whether it ended that itself.
-
-    By the page alone, without a cache: the plainest way there is.
-    """
+def thought_of(one: Member, prompt: list[int]) -> list[int]:
+    """What a member alone writes before its answer, in its ids."""
     if one.spec is not None and one.spec.thinking is not None:
-        return [], True
-    plain = ReferenceMember(one.local.model, one.tokenizer)
-    made = slow([plain], [prompt], max_new_tokens=limit)
+        return []
+    return plain_thought(one.local.model, one.tokenizer, tuple(prompt))
+
+
+@lru_cache
+def plain_thought(model: Any, tokenizer: Any, prompt: tuple[int, ...]) -> list[int]:
+    """By the page alone, without a cache: the plainest way there is."""
+    plain = ReferenceMember(model, tokenizer)
+    made = slow([plain], [prompt], max_new_tokens=TOKENS)
     for count in range(len(made.ids) + 1):
         text = b"".join(map(plain.token_bytes, made.ids[:count]))
         before, marker, after = text.partition(b"</think>")
@@ -68,9 +68,8 @@ def thought_of(one: Member, prompt: list[int], limit: int = TOKENS) -> tuple[lis
             earlier = made.ids[: count - 1]
             # Of a token that ends the marker and begins the answer, the marker's part is the thinking's.
             rest = (before + marker)[len(b"".join(map(plain.token_bytes, earlier))) :]
-            return [*earlier, *plain.continuation(rest)], True
-    marked = "</think>" in made.text
-    return [*made.ids, *([] if marked else plain.continuation(b"</think>"))], marked
+            return [*earlier, *plain.continuation(rest)]
+    return [*made.ids, *([] if "</think>" in made.text else plain.continuation(b"</think>"))]
 
 
 def apart(
@@ -86,7 +85,7 @@ def by_hand(
     """The texts of an ordinary ensemble whose prompts end with each member's own thinking; one by one, plain."""
     ensemble, texts = Ensemble(members, cache_dir=tables, method=method, **options), []
     for prompt in prompts:
-        alone = [thought_of(*pair)[0] for pair in zip(members, ensemble.encode(prompt), strict=True)]
+        alone = [thought_of(*pair) for pair in zip(members, ensemble.encode(prompt), strict=True)]
         given = [[*ids, *own] for ids, own in zip(ensemble.encode(prompt), alone, strict=True)]
         settings = Settings(TOKENS - len(alone[0]))
         ((_, made),) = ensemble.generate_each([given], settings, Batch(1, draft=0))
@@ -99,7 +98,7 @@ def test_the_texts_are_those_of_the_page_with_the_thinking_in_each_prompt(tables
     plain = [ReferenceMember(each.local.model, each.tokenizer) for each in members]
     for prompt, made in zip(PROMPTS[:2], apart(members, PROMPTS[:2], tables), strict=True):
         ids = Ensemble(members, cache_dir=tables).encode(prompt)
-        alone = [thought_of(*pair)[0] for pair in zip(members, ids, strict=True)]
+        alone = [thought_of(*pair) for pair in zip(members, ids, strict=True)]
         given = [[*own, *thought] for own, thought in zip(ids, alone, strict=True)]
         wanted = slow(plain, given, max_new_tokens=TOKENS - len(alone[0]))
         assert (list(made.tokens), made.text, made.finish_reason) == (wanted.ids, wanted.text, wanted.finish_reason)
@@ -145,7 +144,8 @@ def test_the_thinking_is_closed_at_the_budget(budget: int, tables: Path) -> None
 def test_a_budget_that_ends_within_the_end_marker_writes_only_the_rest(tokenizer: str, tables: Path) -> None:
     free = member(tokenizer, "it is 4 < 5</think> The cat sat. James went ", 1)
     written = []
-    for budget in (None, *range(len(free.vocabulary.continue_ids(b"it is 4 < 5</think>")))):
+    first, last = (len(free.vocabulary.continue_ids(text)) for text in (b"it is 4 ", b"it is 4 < 5</think>"))
+    for budget in (None, *range(first, last)):
         one = replace(free, spec=ModelSpec(Checkpoint("nowhere"), free.name, thinking_budget=budget))
         (thought,) = apart([one], PROMPTS[:1], tables)[0].thinking
         assert thought is not None

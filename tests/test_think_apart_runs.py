@@ -45,7 +45,7 @@ def samples(place: Place, out: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def run(place: Place, prepare: Prepare) -> Place:
-    """A place with the run folder of a set that thinks apart."""
+    """A place with the run folder of a set that thinks apart, and with the responses of its models."""
 
     def make() -> None:
         place.pool(*POOL)
@@ -55,45 +55,40 @@ def run(place: Place, prepare: Prepare) -> Place:
     return place
 
 
-def test_one_model_at_two_budgets_is_two_candidates(place: Place) -> None:
-    place.pool(f"{THINKS} name=long", f"{THINKS} name=short thinking_budget=5")
-    result = select(place, "--no-verify")
+def test_one_model_at_several_budgets_is_several_candidates(run: Place) -> None:
+    """One that is never reached changes no answer."""
+    run.pool(f"{THINKS} name=long", f"{THINKS} name=short thinking_budget=5")
+    result = select(run, "--no-verify", out="two")
     figures = {each["model"]: each for each in result["candidates"]}
     assert {each["reason_code"] for each in figures.values()}.isdisjoint({"copy", "failed"})
     assert figures["short"]["accuracy"] != figures["long"]["accuracy"]
     assert result["provenance"]["models"]["short"]["thinking_budget"] == 5
-    for line in place.samples():
+    for line in samples(run, "two"):
         whole, cut = (line["responses"][name]["thinking"] for name in ("long", "short"))
         # Three of the five tokens are the opening tag.
         assert 0 < len(cut) <= 8 < len(whole)
         assert whole.startswith(cut)
-
-
-def test_a_budget_that_is_never_reached_changes_no_answer(place: Place) -> None:
-    place.pool(f"{THINKS} name=free", f"{THINKS} name=ample thinking_budget=60")
-    select(place, "--no-verify")
-    for line in place.samples():
+    run.pool(f"{THINKS} name=free", f"{THINKS} name=ample thinking_budget=60")
+    select(run, "--no-verify", out="ample")
+    for line in samples(run, "ample"):
         free, ample = (line["responses"][name] for name in ("free", "ample"))
         assert ample["text"].strip() == free["text"]
         assert (ample["thinking"], ample["tokens"], ample["score"]) == (free["thinking"], free["tokens"], free["score"])
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        (f"{POOL[1]} thinking_budget=5", "none of its 9 responses has thinking, so thinking_budget=5 has no effect"),
-        (f"{THINKS} thinking=<plan>...</plan>", "has thinking, so thinking=<plan>...</plan> has no effect"),
-        (f"{THINKS} thinking_budget=64", "thinking_budget=64 leaves no room for an answer: a response has at most 64"),
-        (f"{THINKS} thinking_budget=63", ""),
-    ],
-)
-def test_an_option_of_thinking_that_does_nothing_is_named(place: Place, line: str, says: str) -> None:
-    place.pool(line, POOL[2])
-    ran = place.advisor(*SELECT[:-3], "--limit", "9", "--no-verify", "--out", "run")
+def test_an_option_of_thinking_that_does_nothing_is_named(run: Place) -> None:
+    says = {
+        f"{POOL[1]} name=plain thinking_budget=5": "none of its 12 responses has thinking, so thinking_budget=5 has no",
+        f"{THINKS} name=tags thinking=<plan>...</plan>": "has thinking, so thinking=<plan>...</plan> has no effect",
+        f"{THINKS} name=full thinking_budget=64": "thinking_budget=64 leaves no room for an answer: a response has at",
+        f"{THINKS} name=room thinking_budget=63": "",
+    }
+    run.pool(*says)
+    ran = run.advisor(*SELECT[:-1], "--no-verify", "--out", "other")
     notes = [each for each in ran.err.splitlines() if "thinking" in each and each.startswith("note")]
     assert ran.status == 0
-    assert len(notes) == bool(says)
-    assert all(says in each for each in notes)
+    assert len(notes) == 3
+    assert all(any(wanted in each for each in notes) for wanted in says.values())
 
 
 def test_a_set_that_thinks_apart_writes_what_the_class_writes(run: Place) -> None:
@@ -123,26 +118,24 @@ def test_the_length_rule_compares_the_answers_alone(run: Place) -> None:
     assert len(together["selected"]) < 3
 
 
-def test_a_run_as_a_log_has_the_lengths_of_the_run(place: Place) -> None:
+def test_a_run_as_a_log_has_the_lengths_of_the_run(run: Place) -> None:
     """Also the tokens of models that do not think, with which the length rule compares those that do."""
-    place.pool(*POOL)
-    figures = {each["model"]: each for each in select(place, "--no-verify")["candidates"]}
-    for name, profile in join_logs([str(place.folder / "run")]).profiles.items():
+    figures = {each["model"]: each for each in select(run, "--no-verify", out="whole")["candidates"]}
+    for name, profile in join_logs([str(run.folder / "whole")]).profiles.items():
         standing = profile.standing
         assert (standing.thinks, standing.mean_length) == (figures[name]["thinks"], figures[name]["mean_length"])
         assert standing.mean_tokens == pytest.approx(figures[name]["mean_tokens"])
-    place.pool(*POOL[1:])
-    select(place, "--no-verify", out="plain")
-    assert not any("tokens" in answer for line in samples(place, "plain") for answer in line["responses"].values())
+    run.pool(*POOL[1:])
+    select(run, "--no-verify", out="plain")
+    assert not any("tokens" in answer for line in samples(run, "plain") for answer in line["responses"].values())
 
 
-def test_where_thinking_is_too_long_the_way_out_is_named(place: Place) -> None:
-    place.pool(*POOL)
-    own = (*SELECT[:-1], "--max-gap", "100", "--no-verify", "--out", "run")
+def test_where_thinking_is_too_long_the_way_out_is_named(run: Place) -> None:
+    own = (*SELECT[:-1], "--max-gap", "100", "--no-verify", "--out", "other")
     said = "--think apart lets each model think alone: then only the lengths of the answers are compared."
-    assert said in " ".join(place.advisor(*own).err.split())
-    place.pool(*POOL[1:])
-    assert said not in " ".join(place.advisor(*own, "--force").err.split())
+    assert said in " ".join(run.advisor(*own).err.split())
+    run.pool(*POOL[1:])
+    assert said not in " ".join(run.advisor(*own, "--force").err.split())
 
 
 def test_other_tags_are_other_responses_of_a_set(run: Place) -> None:
@@ -195,14 +188,14 @@ def test_the_run_is_run_exported_and_served_as_it_was_measured(run: Place) -> No
 
 
 @pytest.mark.parametrize("verified", [True, False])
-def test_a_single_model_that_thinks_gives_its_answer_alone(place: Place, verified: bool) -> None:
-    place.pool(THINKS)
-    select(place, *(() if verified else ("--no-verify",)))
-    line = place.samples()[0]
+def test_a_single_model_that_thinks_gives_its_answer_alone(run: Place, verified: bool) -> None:
+    run.pool(THINKS)
+    select(run, *(() if verified else ("--no-verify",)), out="alone")
+    line = samples(run, "alone")[0]
     answer = line["responses"]["thinking-llama"]
     assert answer["thinking"]
     for option, wanted in ((), answer["text"]), (("--stream",), answer["text"]), (("--answer",), answer["extracted"]):
-        ran = place.advisor("run", "run", line["prompt"], "--raw", *option)
+        ran = run.advisor("run", "alone", line["prompt"], "--raw", *option)
         assert (ran.status, ran.out.strip()) == (0, wanted)
 
 

@@ -19,7 +19,7 @@ from reference import ReferenceMember
 from reference import generate as slow
 from running_server import serving
 from servers import as_json, completion, raw_server
-from tiny import byte_tokenizer, let_write, save_member, tiny_model, tokenizer_named
+from tiny import byte_tokenizer, let_write, save_member, tiny_model, tokenizer_named, writer_of
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
@@ -31,7 +31,7 @@ from advisor.tasks import load_task
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.models.load import member_of
-from ensemble.models.member import Member
+from ensemble.models.member import LocalMember, Member
 from ensemble.models.spec import Checkpoint, ModelSpec
 from ensemble.models.thinking import ThinkingTags
 from ensemble.servers.address import ServerAddress
@@ -91,6 +91,7 @@ def tokenizer_of(name: str) -> PreTrainedTokenizerFast:
     return made
 
 
+@cache
 def ids_of(name: str, text: str) -> list[int]:
     """A text in the ids of a family's tokenizer, its special tokens as such; worked out by hand."""
     tokenizer, found = tokenizer_of(name), list[int]()
@@ -104,12 +105,17 @@ def ids_of(name: str, text: str) -> list[int]:
 
 def member(name: str, script: str, prompt: str, seed: int = 1, **spec: Any) -> Member:
     """A member that writes a script after a prompt, round and round."""
+    made = written_by(name, script, prompt, seed)
+    return replace(made, spec=ModelSpec(Checkpoint("nowhere"), made.name, thinking=FAMILY[name].tags, **spec))
+
+
+@cache
+def written_by(name: str, script: str, prompt: str, seed: int) -> LocalMember:
     tokenizer = tokenizer_of(name)
     model, ids = tiny_model(tokenizer, seed), ids_of(name, script)
     start = len(tokenizer(prompt)["input_ids"]) % len(ids)
     let_write(model, [*ids[-start:], *ids[:-start]] if start else ids, strength=60.0)
-    made = member_of(model, tokenizer, name=f"{name} {seed}", chat_template="never")
-    return replace(made, spec=ModelSpec(Checkpoint("nowhere"), made.name, thinking=FAMILY[name].tags, **spec))
+    return member_of(model, tokenizer, name=f"{name} {seed}", chat_template="never")
 
 
 PROMPT = "Question: 12 + 30 = ?\nAnswer: "
@@ -121,16 +127,17 @@ def thinker(name: str, seed: int = 1, thought: str = "so it is 4", **spec: Any) 
     return member(name, f"{family.opening}{thought}{family.closing}{ANSWER}", PROMPT, seed, **spec)
 
 
-def slow_alone(one: Member, name: str, prompt: Sequence[int], limit: int = TOKENS) -> tuple[list[int], str]:
-    """What a member alone writes, by the page without a cache: its ids and its text."""
-    plain = ReferenceMember(one.local.model, one.tokenizer, marks=FAMILY[name].special)
-    made = slow([plain], [list(prompt)], max_new_tokens=limit)
+@cache
+def slow_alone(model: Any, name: str, prompt: tuple[int, ...]) -> tuple[list[int], str]:
+    """What a model alone writes, by the page without a cache: its ids and its text."""
+    plain = ReferenceMember(model, tokenizer_of(name), marks=FAMILY[name].special)
+    made = slow([plain], [prompt], max_new_tokens=TOKENS)
     return made.ids, made.text
 
 
 def thought_of(one: Member, name: str, prompt: Sequence[int], closing: str) -> list[int]:
     """What a member alone writes before its answer, in its ids."""
-    ids, _ = slow_alone(one, name, prompt)
+    ids, _ = slow_alone(one.local.model, name, tuple(prompt))
     plain = ReferenceMember(one.local.model, one.tokenizer, marks=FAMILY[name].special)
     for count in range(len(ids) + 1):
         text = b"".join(map(plain.token_bytes, ids[:count])).decode(errors="replace")
@@ -140,12 +147,10 @@ def thought_of(one: Member, name: str, prompt: Sequence[int], closing: str) -> l
     return [*ids, *ids_of(name, closing)]
 
 
+@cache
 def partner() -> Member:
     """One that does not think."""
-    tokenizer = tokenizer_named("pieces")
-    model = tiny_model(tokenizer, 3)
-    let_write(model, ReferenceMember(model, tokenizer).continuation(b"The shop and the dog "))
-    return member_of(model, tokenizer, name="partner", chat_template="never")
+    return writer_of(tokenizer_named("pieces"), "The shop and the dog ", 3)
 
 
 def by_hand(members: Sequence[Member], names: Sequence[str], tables: Path, closing: str | None = None) -> str:
@@ -167,7 +172,7 @@ def test_alone_a_model_writes_its_marks_as_the_page_does(name: str, method: str,
     one = thinker(name)
     (prompt,) = Ensemble([one], cache_dir=tables).encode(PROMPT)
     (made,) = Ensemble([one], cache_dir=tables, method=method).generate([PROMPT], max_new_tokens=TOKENS)
-    assert (list(made.tokens), made.text) == slow_alone(one, name, prompt)
+    assert (list(made.tokens), made.text) == slow_alone(one.local.model, name, tuple(prompt))
     assert made.text.startswith(f"{FAMILY[name].opening}so it is 4{FAMILY[name].closing}\n\nThe cat")
 
 

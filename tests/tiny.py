@@ -426,6 +426,13 @@ def let_write(model: PreTrainedModel, ids: Sequence[int], strength: float = 20.0
     return model
 
 
+def writer_of(tokenizer: Any, script: str, seed: int = 1, *, strength: float = 20.0, **config: Any) -> LocalMember:
+    """A member that writes a script round and round, from a place that the length of its prompt decides."""
+    made = member_of(tiny_model(tokenizer, seed, **config), tokenizer, name="writer", chat_template="never")
+    let_write(made.model, made.vocabulary.continue_ids(script.encode()), strength)
+    return made
+
+
 def save_member(folder: Path, model: PreTrainedModel, tokenizer: Any) -> Path:
     """Write a normal model folder (safetensors, configuration, tokenizer), and return it.
 
