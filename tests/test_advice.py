@@ -29,7 +29,7 @@ from advisor.statistics import (
     sign_flip,
 )
 from advisor.strategies.strategy import AnsweredSplit, Decoded, Replay
-from advisor.tasks.task import Example, Signature, Task
+from advisor.tasks.task import Example, Task
 from ensemble.errors import UniteError
 
 FITTING = select([Standing("a", 80.0, 20.0), Standing("b", 78.0, 22.0)], Limits())
@@ -51,9 +51,7 @@ def together(gained: int, lost: int, both: int, n: int, *, on_dev: bool = False)
     alone = {"a": profile("a", best), "b": profile("b", [0] * n)}
     strategy = Decoded(("a", "b"), "unite")
     examples = tuple(Example(f"q{i}", f"Question {i}?", "", "x") for i in range(n))
-    task = Task(
-        "t", "number", "dev", examples, (), 1, 0, 0, None, (), "", Signature("t", "number", "dev", n, 0, 0, "", ())
-    )
+    task = Task("t", "number", "dev", examples, (), 1, 0, 0, None, (), "")
     written = profile("unite", ensemble)
     sets = {strategy: Replay(written, calls=[(strategy.members, written)])}
     dev = AnsweredSplit(task, alone, sets if on_dev else {})

@@ -9,7 +9,7 @@ import pytest
 
 from advisor.jobs.figures import accuracy_by_bytes
 from advisor.records import Answer, Profile
-from advisor.tasks.task import Example, Signature, Task
+from advisor.tasks.task import Example, Task
 
 CHOICES = ("no", "certainly", "今天")
 
@@ -20,8 +20,7 @@ def answer(n: int, options: Sequence[float | None], score: float = 0.0) -> Answe
 
 def task_of(references: Sequence[str]) -> Task:
     examples = tuple(Example(str(n), "?", "?", reference, CHOICES) for n, reference in enumerate(references))
-    signature = Signature("t", "choice", "dev", len(examples), 0, 0, "", ())
-    return Task("t", "choice", "dev", examples, (), 8, 0, 0, None, (), "", signature)
+    return Task("t", "choice", "dev", examples, (), 8, 0, 0, None, (), "")
 
 
 def test_accuracy_by_bytes_is_lm_evals() -> None:

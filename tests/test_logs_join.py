@@ -46,11 +46,6 @@ def test_answers_of_different_logs_are_joined_by_question(tmp_path: Path) -> Non
     assert [answer.id for answer in logs.profiles["b"].answers] == ["0", "1", "2", "3", "4"]
 
 
-def test_an_id_that_is_a_number_here_and_a_text_there_is_the_same(tmp_path: Path) -> None:
-    logs = joined(tmp_path, [row(1, "a"), row(2, "a")], [row("1", "b"), row("2", "b")])
-    assert len(logs.examples) == 2
-
-
 @pytest.mark.parametrize("changed", [{"reference": "changed"}, {"question": "changed"}])
 def test_an_id_with_another_question_or_reference_is_not_joined_and_is_counted(
     tmp_path: Path, changed: dict[str, str]
@@ -198,24 +193,6 @@ def test_a_task_scores_logs_without_its_data_unless_its_metric_runs_code() -> No
     assert Scoring.of_task("gsm8k").metric == "number"
     with pytest.raises(InputError, match=r"mbpp\.yaml: its metric pass_at_1 runs code"):
         Scoring.of_task("mbpp")
-
-
-def test_logs_without_one_question_that_every_model_has_a_score_of_are_refused(tmp_path: Path) -> None:
-    for model, scored in (("a", 0), ("b", 1)):
-        lines = [
-            {
-                "doc_id": n,
-                "doc": {"question": f"q{n}"},
-                "target": "r",
-                "resps": [["r"]],
-                "em": 1 if n == scored else None,
-            }
-            for n in range(2)
-        ]
-        (tmp_path / model).mkdir()
-        write_lines(tmp_path / model / "samples_sums.jsonl", ({**line, "metrics": ["em"]} for line in lines))
-    with pytest.raises(InputError, match="2 scores of 4 cannot be read"):
-        join_logs([str(tmp_path)])
 
 
 @pytest.mark.parametrize("path", ["~no-such-user/log", "a" * 300, "loop"])

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.logs import pool
-from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, find_sources, records_of
-from tests.logs import write_lines
+from advisor.logs.sources import LogOptions, LogRecord, LogSource, find_sources, records_of
+from tests.logs import read, recognise, write_lines
 
 POOLS = Path(__file__).resolve().parents[1].parent / "shared" / "pools"
 LINE = {
@@ -19,11 +18,6 @@ LINE = {
     "reference": "2",
     "models": {"small": ["3", 0, 12], "large": [None, 1, 9]},
 }
-
-
-def records(path: Path) -> tuple[list[LogRecord], list[str]]:
-    notes: list[str] = []
-    return list(records_of(LogSource("pool", path), LogOptions(), notes)), notes
 
 
 def write(folder: Path, *lines: object) -> Path:
@@ -39,7 +33,7 @@ def real(name: str) -> Path:
 
 def test_a_line_is_one_record_for_each_model(tmp_path: Path) -> None:
     path = write(tmp_path, LINE)
-    small, large = records(path)[0]
+    small, large = read("pool", path)[0]
     assert small == LogRecord(
         model="small",
         id="7",
@@ -61,13 +55,13 @@ def test_a_first_line_longer_than_the_head_is_recognised(tmp_path: Path) -> None
 
 def test_other_json_lines_are_not_pools(tmp_path: Path) -> None:
     path = write(tmp_path, {"id": 1, "models": {"small": "3"}}, LINE)
-    assert pool.recognise([LogFile(path, given=True)], []) == []
+    assert recognise("pool", path) == ([], [])
 
 
 def test_cells_of_another_form_are_counted(tmp_path: Path) -> None:
     bad = {"a": ["2", float("nan"), 3], "b": ["2", 7, 3], "c": "2", "d": ["2", 1]}  # the scores are checked together
     path = write(tmp_path, LINE, {**LINE, "models": bad}, {**LINE, "models": None})
-    found, notes = records(path)
+    found, notes = read("pool", path)
     assert [(record.model, record.score) for record in found][1:] == [("large", 1.0), ("a", None), ("b", None)]
     assert notes == [
         f"{path}: 2 records are left out: a model's answer is not a list of text, score and length; the first is "
@@ -79,7 +73,7 @@ def test_cells_of_another_form_are_counted(tmp_path: Path) -> None:
 # The counts and accuracies are those that the file of each pool was made with.
 @pytest.mark.parametrize(("name", "models", "questions"), [("math-l5", 41, 721), ("crux", 51, 800)])
 def test_real_pools_have_all_models_on_all_questions(name: str, models: int, questions: int) -> None:
-    found, notes = records(real(f"{name}.jsonl.xz"))
+    found, notes = read("pool", real(f"{name}.jsonl.xz"))
     counts: dict[str, int] = defaultdict(int)
     for record in found:
         counts[record.model] += 1

@@ -10,9 +10,9 @@ import pytest
 
 from advisor.logs import run_folder
 from advisor.logs.join import join_logs
-from advisor.logs.sources import LogFile, LogOptions, LogRecord, records_of
+from advisor.logs.sources import LogOptions, LogRecord
 from ensemble.errors import InputError
-from tests.logs import write_lines
+from tests.logs import read, recognise, write_lines
 
 GOOD = {"text": "It is 2", "extracted": "2", "score": 1.0, "length": 7, "finish_reason": "eos", "error": None}
 LINE = {
@@ -37,20 +37,13 @@ def write_run(folder: Path, result: dict[str, Any], lines: list[dict[str, Any]])
     write_lines(folder / "samples.jsonl", lines)
 
 
-def records(folder: Path) -> tuple[list[LogRecord], list[str]]:
-    notes: list[str] = []
-    files = [LogFile(path, given=False) for path in sorted(folder.iterdir())]
-    (source,) = run_folder.recognise(files, notes)
-    return list(records_of(source, LogOptions(), notes)), notes
-
-
 def changed(**fields: Any) -> dict[str, Any]:
     return {**LINE, "responses": {"small": {**GOOD, **fields}}, "ensemble": None}
 
 
 def test_a_line_is_one_record_for_each_model_and_the_ensemble(tmp_path: Path) -> None:
     write_run(tmp_path, RESULT, [LINE])
-    found, notes = records(tmp_path)
+    found, notes = read("run_folder", tmp_path)
     assert notes == []
     assert [(record.model, record.extracted, record.score) for record in found] == [
         ("small", "3", 0.0),
@@ -74,7 +67,7 @@ def test_a_line_is_one_record_for_each_model_and_the_ensemble(tmp_path: Path) ->
 def test_without_a_result_the_task_has_no_name(tmp_path: Path) -> None:
     write_run(tmp_path / "my-run", RESULT, [LINE])
     (tmp_path / "my-run" / "result.json").unlink()
-    found, _ = records(tmp_path / "my-run")
+    found, _ = read("run_folder", tmp_path / "my-run")
     assert [(record.task, record.metric) for record in found] == [(None, None)] * 3
     assert found[-1].model == "ensemble"
 
@@ -82,24 +75,24 @@ def test_without_a_result_the_task_has_no_name(tmp_path: Path) -> None:
 def test_an_option_that_a_model_chose_is_not_a_response(tmp_path: Path) -> None:
     # Its length would count in the length rule.
     write_run(tmp_path, {**RESULT, "task": {"name": "sums", "metric": "choice"}}, [changed(length=None)])
-    [record], _ = records(tmp_path)
+    [record], _ = read("run_folder", tmp_path)
     assert (record.response, record.length, record.extracted) == (None, None, "2")
 
 
 def test_what_a_line_says_of_a_response_is_kept(tmp_path: Path) -> None:
     write_run(tmp_path, RESULT, [{**changed(text=None, length=99, finish_reason="length"), "reference": ["2", "two"]}])
-    (record,) = records(tmp_path)[0]
+    (record,) = read("run_folder", tmp_path)[0]
     assert (record.response, record.length, record.cut, record.reference) == (None, 99, True, ("2", "two"))
 
 
 def test_an_error_is_one_line_of_visible_characters(tmp_path: Path) -> None:
     write_run(tmp_path, RESULT, [changed(finish_reason="error", error="no\n\x1b[31m answer")])
-    assert records(tmp_path)[0][0].error == "no␊␛[31m answer"
+    assert read("run_folder", tmp_path)[0][0].error == "no␊␛[31m answer"
 
 
 def test_scores_are_read_as_those_of_other_logs_and_lines_of_another_form_counted(tmp_path: Path) -> None:
     write_run(tmp_path, RESULT, [LINE, changed(score=None), changed(score=7), {**LINE, "responses": []}])
-    found, notes = records(tmp_path)
+    found, notes = read("run_folder", tmp_path)
     path = tmp_path / "samples.jsonl"
     assert [record.score for record in found] == [0.0, 1.0, 1.0, None]
     assert notes == [
@@ -121,7 +114,7 @@ def test_a_broken_result_gives_one_line(tmp_path: Path, result: str, message: st
     write_run(tmp_path, RESULT, [LINE])
     (tmp_path / "result.json").write_text(result, encoding="utf-8")
     with pytest.raises(InputError, match=message) as error:
-        records(tmp_path)
+        read("run_folder", tmp_path)
     assert "\n" not in str(error.value)
 
 
@@ -129,25 +122,24 @@ def test_a_huge_result_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     write_run(tmp_path, RESULT, [LINE])
     monkeypatch.setattr(run_folder, "LARGEST_ITEM", 50)
     with pytest.raises(InputError, match=r"result\.json: it is larger than"):
-        records(tmp_path)
+        read("run_folder", tmp_path)
 
 
 def test_the_names_of_an_ensemble_cannot_control_the_terminal(tmp_path: Path) -> None:
     hostile = {**RESULT, "ensemble": {"method": "\x1b[2J", "members": [{"model": "a"}]}}
     write_run(tmp_path, hostile, [LINE])
-    assert records(tmp_path)[0][-1].model == "␛[2J(a)"
+    assert read("run_folder", tmp_path)[0][-1].model == "␛[2J(a)"
 
 
 def test_the_name_of_a_large_ensemble_is_shortened(tmp_path: Path) -> None:
     members = [{"model": f"organisation/model-{n}" * 5} for n in range(20)]
     write_run(tmp_path, {**RESULT, "ensemble": {"method": "unite", "members": members}}, [LINE])
-    assert len(records(tmp_path)[0][-1].model) == 500
+    assert len(read("run_folder", tmp_path)[0][-1].model) == 500
 
 
 def test_other_json_lines_are_not_run_folders(tmp_path: Path) -> None:
     (tmp_path / "samples.jsonl").write_text('{"id": 1, "responses": {}}\n', encoding="utf-8")
-    files = [LogFile(tmp_path / "samples.jsonl", given=True)]
-    assert run_folder.recognise(files, []) == []
+    assert recognise("run_folder", tmp_path) == ([], [])
 
 
 def test_the_clusters_of_a_run_need_no_name(tmp_path: Path) -> None:

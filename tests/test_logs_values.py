@@ -175,16 +175,6 @@ def test_a_reference_and_a_question_join_where_only_their_spelling_differs(tmp_p
     assert right(joined(lines(tmp_path / "a.jsonl", first), lines(tmp_path / "b.jsonl", second))) == RIGHT
 
 
-def test_two_files_of_compare_join_by_the_question(place: Place) -> None:
-    items = rows()
-    lines(place.folder / "a.jsonl", [row for row in items if row["model"] == "alpha"])
-    lines(
-        place.folder / "b.jsonl", [row | {"id": IDS["shuffled"](row["id"])} for row in items if row["model"] == "beta"]
-    )
-    ran = place.advisor("compare", "a.jsonl", "b.jsonl", "--metric", "number", "--json")
-    assert json.loads(ran.out)["n"] == N
-
-
 def test_logs_with_other_references_say_what_differs(tmp_path: Path) -> None:
     items = [row | ({"reference": "6"} if row["model"] == "beta" else {}) for row in rows()]
     with pytest.raises(InputError, match="'0' has another reference in beta \\('6'\\) than in alpha \\('5'\\)"):

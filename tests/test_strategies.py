@@ -30,7 +30,7 @@ from advisor.strategies.schema import strategy_json
 from advisor.strategies.self_consistency import SelfConsistency
 from advisor.strategies.strategy import AnsweredSplit, Decoded, Replay, Single, Strategy
 from advisor.strategies.vote import Vote
-from advisor.tasks.task import Example, Signature, Task
+from advisor.tasks.task import Example, Task
 from ensemble.common.schema import written
 from ensemble.errors import InputError, UniteError
 
@@ -56,8 +56,7 @@ def task(split: str, n: int = N, groups: str = "") -> Task:
         )
         for number in range(n)
     )
-    signature = Signature("sums", "number", split, n, 0, 0, "", ())
-    return Task("sums", "number", split, examples, (), 1, 0, 0, None, (), "", signature)
+    return Task("sums", "number", split, examples, (), 1, 0, 0, None, (), "")
 
 
 def profile(model: str, of: Task, answers: str, tokens: int = 10, seconds: float = 2.0) -> Profile:

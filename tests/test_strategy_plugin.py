@@ -20,7 +20,7 @@ from advisor.run.folder import Run
 from advisor.run.plan import StrategyPlan, figures_to_strategy
 from advisor.strategies import kinds
 from advisor.strategies.strategy import AnsweredSplit, Decoded, Replay
-from advisor.tasks.task import Example, Signature, Task
+from advisor.tasks.task import Example, Task
 from ensemble.decode.settings import Settings
 
 if TYPE_CHECKING:
@@ -112,9 +112,7 @@ def test_a_new_strategy_is_one_file(place: Place) -> None:
 def test_sets_are_ordered_by_the_expected_gain_of_the_report() -> None:
     def split(name: str) -> Task:
         examples = tuple(Example(f"{name}{n}", f"{n}?", "yes", f"{n}?", cluster=f"{name}{n // 4}") for n in range(80))
-        return Task(
-            name, "number", name, examples, (), 1, 0, 0, None, (), "", Signature(name, "number", name, 80, 0, 0, "", ())
-        )
+        return Task(name, "number", name, examples, (), 1, 0, 0, None, (), "")
 
     def profile(model: str, task: Task, wrong: int) -> Profile:
         return Profile(

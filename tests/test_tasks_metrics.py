@@ -21,7 +21,7 @@ from sacrebleu import corpus_bleu, corpus_chrf
 from advisor.tasks import templates
 from advisor.tasks.metrics import get_metric, metric_names, read_with, runs_code
 from advisor.tasks.metrics.bleu import corpus_score
-from advisor.tasks.task import Example, Signature, Task, place_of_answer
+from advisor.tasks.task import Example, Task, place_of_answer
 
 ANY_TEXT = st.text(st.characters()) | st.text("0123456789.,-−$ ()ABab:\n")  # the second one hits the patterns
 OPTIONS = ("dry palms", "wet palms", "palms covered with oil")
@@ -240,8 +240,7 @@ def _translations(metric: str) -> tuple[Task, dict[str, str | None]]:
     lines = ["The cat sat on the mat .", "It rains in the north today .", "Two dogs ran home .", "He is not here ."]
     said = ["The cat sat on a mat .", "It rains in north .", "Two dogs ran home .", "She was there ."]
     examples = tuple(Example(str(n), "?", "?", line) for n, line in enumerate(lines * 10))
-    signature = Signature("t", metric, "dev", len(examples), 0, 0, "", ())
-    task = Task("t", metric, "dev", examples, (), 8, 0, 0, None, (), "", signature)
+    task = Task("t", metric, "dev", examples, (), 8, 0, 0, None, (), "")
     return task, {example.id: f" {text}" for example, text in zip(examples, said * 10, strict=True)}
 
 

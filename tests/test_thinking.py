@@ -34,7 +34,7 @@ from advisor.run.result import CutOff
 from advisor.statistics import paired_intervals
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.tasks import load_task
-from advisor.tasks.task import Example, Signature, Task
+from advisor.tasks.task import Example, Task
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.models.spec import ModelSpec
@@ -445,8 +445,7 @@ def graded(name: str, right: str, ends: str = "") -> Profile:
 
 def split_of(*profiles: Profile) -> AnsweredSplit:
     examples = tuple(Example(answer.id, "question", "question", "1") for answer in profiles[0].answers)
-    signature = Signature("t", "exact_match", "dev", len(examples), 0, 0, "", ())
-    task = Task("t", "exact_match", "dev", examples, (), 1, 0, 0, None, (), "", signature)
+    task = Task("t", "exact_match", "dev", examples, (), 1, 0, 0, None, (), "")
     return AnsweredSplit(task, {profile.model: profile for profile in profiles})
 
 

@@ -23,7 +23,7 @@ from advisor.advice.doubts import (
 from advisor.logs.join import join_logs
 from advisor.records import Answer, Profile
 from advisor.run.result import DataWarning
-from advisor.tasks.task import Example, Signature, Task
+from advisor.tasks.task import Example, Task
 
 if TYPE_CHECKING:
     from pools import Place
@@ -38,8 +38,7 @@ def task_of(profile: Profile, references: Sequence[str] = ()) -> Task:
     answers = profile.answers
     given = references or [""] * len(answers)
     examples = tuple(Example(each.id, "?", "?", reference) for each, reference in zip(answers, given, strict=True))
-    signature = Signature("t", "exact_match", "dev", len(answers), 0, 0, "", ())
-    return Task("t", "exact_match", "dev", examples, (), 1, 0, 0, None, (), "", signature)
+    return Task("t", "exact_match", "dev", examples, (), 1, 0, 0, None, (), "")
 
 
 def warnings_of(profiles: Sequence[Profile], lowest: float, chance: float | None) -> list[str]:

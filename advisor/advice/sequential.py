@@ -244,7 +244,7 @@ def first_questions(task: Task, n: int) -> Task:
     """The task with its first questions only; ``n`` is not in the middle of a conversation."""
     if n >= len(task.examples):
         return task
-    return replace(task, examples=task.examples[:n], signature=replace(task.signature, n=n))
+    return replace(task, examples=task.examples[:n])
 
 
 def with_earlier(looks: Sequence[InterimAnalysis], earlier: Sequence[InterimAnalysis]) -> tuple[InterimAnalysis, ...]:

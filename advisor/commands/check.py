@@ -186,7 +186,7 @@ def _from_models(
     shots = task.shots if options.shots is None else options.shots
     whole = load_split(replace(options, shots=shots, limit=None), options.split, task.seed or 0)
     whole.check_allowed()
-    if task.prompt is not None and (task.prompt, task.metric) != (whole.signature.prompt, whole.metric):
+    if task.prompt is not None and (task.prompt, task.metric) != (whole.prompt_digest, whole.metric):
         progress.say(
             f"{whole.name} has other prompts or another metric than the run (its task was {task.name}), so a "
             "change may come from that"

@@ -46,7 +46,7 @@ def init(options: InitOptions) -> None:
     text = text_of_task(chosen, found, found_data, columns, command)
     trial = try_out(text, place, found_data.data_dir, allow_code_execution=options.allow_code_execution)
     # Before it is shown: the output may be piped into `head`, which ends the command.
-    write_task(text, place, force=options.force)
+    write_task(text, place)
     _show(text, trial)
     data_dir = "" if found_data.data_dir is None else f" --data {shlex.quote(str(found_data.data_dir))}"
     more = " --allow-code-execution" if trial.dev.runs_code else ""

@@ -88,8 +88,7 @@ class Judge:
         name = self.names[0]
         # A name alone would stand for any checkpoint that is called so.
         version = sha256(self.identities[name].key())[:_DIGITS]
-        versions = (*task.signature.versions, ("judge", f"{name}@{version}"))
-        return replace(task, signature=replace(task.signature, versions=versions))
+        return replace(task, versions=(*task.versions, ("judge", f"{name}@{version}")))
 
     def verdicts(self, split: str) -> tuple[Sequence[Match | Grade], ...]:
         """What each judge said about the responses to a split, without those that no judge saw; see :meth:`settled`."""

@@ -23,7 +23,7 @@ from advisor.strategies.strategy import AnsweredSplit
 from advisor.tasks.metrics import READERS, Metric, get_metric
 from advisor.tasks.tables.streams import Notes
 from advisor.tasks.tables.values import ScoreReader
-from advisor.tasks.task import MAX_RESPONSE, Example, Signature, Task, sha256
+from advisor.tasks.task import MAX_RESPONSE, Example, Task, sha256
 from ensemble.common.text import counted, first_of
 from ensemble.errors import InputError
 from ensemble.methods.voting import LONGEST_PLAIN, answer_key
@@ -147,7 +147,7 @@ class JoinedLogs:
             extract=extract,
             notes=self.notes if split == "dev" else (),
             fingerprint=digest,
-            signature=Signature(self.name, self.metric, split, len(examples), 0, seed, digest[:12], ()),
+            prompt_digest=digest[:12],
         )
 
 

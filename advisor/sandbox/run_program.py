@@ -48,13 +48,9 @@ class Isolation:
     """How far a program is isolated, beyond its limits."""
 
     unprivileged: bool  # it runs as user 65534; only root can do that, and only root needs it
-    namespaces: bool  # it has no network, and cannot see other processes
+    # It has no network, and cannot see other processes, or outlive its run. Without them, the sandbox is weak.
+    namespaces: bool
     read_only: bool  # it can write only in its folder, which is in memory
-
-    @property
-    def weak(self) -> bool:
-        """Whether a program has network, can leave processes and, as this process's user, read and end this process."""
-        return not self.namespaces
 
 
 _LIMITS = SandboxLimits()
@@ -82,7 +78,7 @@ def gaps() -> tuple[str, ...]:
     """The protections that the sandbox lacks on this system, one sentence each."""
     kind = isolation()
     notes = []
-    if kind.weak and not kind.unprivileged:
+    if not kind.namespaces and not kind.unprivileged:
         notes.append("the programs of models can read your environment variables and end your processes")
     if not kind.namespaces:
         notes.append(
@@ -100,7 +96,7 @@ def gaps() -> tuple[str, ...]:
 
 def check_strong() -> None:
     """Check that a program has no network, ends with its run, and cannot reach this process."""
-    if isolation().weak:
+    if not isolation().namespaces:
         reach = (
             "read files that all users may read, send them over the network, and go on after the run"
             if isolation().unprivileged

@@ -39,12 +39,17 @@ _LARGEST_WHOLE = 2**53  # floats hold every whole number up to here
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One entry of a task's data, and its place in the data."""
+    """One entry of a task's data, its place in the data, and the question that a task makes of it."""
 
     values: Mapping[str, object]  # the fields by name. Names that begin with ``_`` are added by this package
     place: str  # file and line, or data set and index, for messages
     part: str = ""  # stem of the file (or configuration of the data set) if the split has several, else empty
     index: int = 0  # counted from 0 within its file or data set
+    # What all questions of a split have; the rest is rendered only for those that are drawn.
+    id: str = ""  # unique in its split
+    text: str = ""  # the rendered prompt, without shots
+    choices: tuple[str, ...] = ()
+    cluster: str | None = None
 
     def with_fields(self, **fields: object) -> Record:
         """The same record with fields added; they replace fields of the same name."""

@@ -32,7 +32,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from advisor.tasks.task import LM_EVAL, Example, Score, Signature, Task, fingerprint, sha256
+from advisor.tasks.task import LM_EVAL, Example, Score, Task, fingerprint, sha256
 from ensemble.common.text import did_you_mean
 from ensemble.errors import InputError, UniteError
 
@@ -95,16 +95,8 @@ def load_lm_eval_task(
         extract=None,
         notes=notes,
         fingerprint=fingerprint(config, split, examples),
-        signature=Signature(
-            task=f"{LM_EVAL}{plain}",
-            metric=metric,
-            split=split,
-            n=len(examples),
-            shots=count,
-            seed=seed,
-            prompt=sha256(config, count)[:12],
-            versions=(*versions, ("task", str(task.VERSION))),
-        ),
+        prompt_digest=sha256(config, count)[:12],
+        versions=(*versions, ("task", str(task.VERSION))),
         delimiter=str(task.config.target_delimiter),
         scorer=partial(score_choice, task, docs)
         if by_likelihood
@@ -337,20 +329,20 @@ def _prompts(task: Any, docs: Sequence[Doc], places: Sequence[int], shots: int, 
 
 
 def _example(task: Any, split: str, place: int, doc: Doc, prompt: str) -> Example:
-    target = task.doc_to_target(doc)
-    choices: tuple[str, ...] = ()
-    if task.OUTPUT_TYPE == "multiple_choice":
-        choices = tuple(map(str, task.doc_to_choice(doc)))
-    if task.config.doc_to_choice is not None:
-        texts_of_choices = choices or tuple(map(str, task.doc_to_choice(doc)))
-        target = [texts_of_choices[item] if isinstance(item, int) else item for item in _as_list(target)]
-    texts = tuple(str(text) for text in _as_list(target))
+    choices = tuple(map(str, task.doc_to_choice(doc))) if task.OUTPUT_TYPE == "multiple_choice" else ()
+    texts = _right(task, doc)
     reference = texts[0] if len(texts) == 1 else texts
     return Example(f"{split}-{place}", prompt, str(task.doc_to_text(doc)), reference, choices)
 
 
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
+def _right(task: Any, doc: Doc) -> tuple[str, ...]:
+    """The right answers of a record; those that are numbers of options as the options' texts."""
+    target = task.doc_to_target(doc)
+    items = list(target) if isinstance(target, (list, tuple)) else [target]
+    if task.config.doc_to_choice is not None:
+        choices = task.doc_to_choice(doc)
+        items = [choices[item] if isinstance(item, int) else item for item in items]
+    return tuple(map(str, items))
 
 
 def _text(task: Any, doc: Doc) -> str:
@@ -429,7 +421,7 @@ def _problem(task: Any, metric: str, filter_name: str) -> str | None:
         return None if metric == "acc" else "needs more than the likeliest option"
     doc = task.eval_docs[0]
     # Two responses show whether the metric works at all: one without an answer, and the right one.
-    for response in ("", _gold(task, doc)):
+    for response in ("", *_right(task, doc)[:1]):
         try:
             value = _value(task, doc, response, metric, filter_name)[0]
         except Exception as error:  # noqa: BLE001  # of lm-eval's and of a task's own code
@@ -437,13 +429,6 @@ def _problem(task: Any, metric: str, filter_name: str) -> str | None:
         if not 0 <= value <= 1:
             return "is not between 0 and 1"
     return None
-
-
-def _gold(task: Any, doc: Doc) -> str:
-    target = task.doc_to_target(doc)
-    if task.config.doc_to_choice is not None and isinstance(target, int):
-        target = task.doc_to_choice(doc)[target]
-    return str(target[0] if isinstance(target, list) and target else target)
 
 
 def _value(task: Any, doc: Doc, response: str, metric: str, filter_name: str) -> tuple[float, Any]:

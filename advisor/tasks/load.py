@@ -10,12 +10,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from advisor.tasks.data_files import TABLES, data_suffix
-from advisor.tasks.data_sources import DataSource, open_source
+from advisor.tasks.data_files import TABLES, Record, data_suffix
+from advisor.tasks.data_sources import open_source
 from advisor.tasks.metrics import RULES, get_metric, plugins, runs_code
-from advisor.tasks.questions import Question, QuestionBank, draw_shots, outside_clusters, sample, seeded, without
-from advisor.tasks.task import LM_EVAL, Signature, Task, fingerprint, sha256
-from advisor.tasks.task_file import TaskDefinition, read_definition, read_mapping
+from advisor.tasks.questions import QuestionBank, draw_shots, outside_clusters, sample, seeded, without
+from advisor.tasks.task import LM_EVAL, Task, fingerprint, sha256
+from advisor.tasks.task_file import read_definition, read_mapping
 from ensemble.common.text import did_you_mean
 from ensemble.errors import InputError
 
@@ -74,9 +74,8 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
     count = definition.settings.shots if shots is None else shots
     bank = QuestionBank(definition, source)
     # Before the questions: a demonstration must be in no split.
-    demonstrations = _shots(definition, source, bank, count, seed)
-    all_shots = [shot for shots in demonstrations.values() for shot in shots]
-    questions = _questions(definition, source, bank, split, all_shots, seed)
+    demonstrations = _shots(bank, count, seed)
+    questions = _questions(bank, split, [shot for shots in demonstrations.values() for shot in shots], seed)
     repeated = len(questions) - len({(question.text, question.choices) for question in questions})
     if repeated and definition.settings.cluster is None and not definition.settings.follow_ups:
         bank.notes.append(
@@ -95,9 +94,8 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
     examples = tuple(
         example
         for question in (questions if limit is None else seeded(questions, seed)[:limit])
-        for example in bank.examples(question, _prefix(definition, bank, question, demonstrations))
+        for example in bank.examples(question, _prefix(bank, question, demonstrations))
     )
-    template = _prompt_template(definition, bank, demonstrations)
     metric = definition.metric
     packages = ("unite-advisor", *plugins().version(metric), *get_metric(metric).packages, *source.packages)
     return Task(
@@ -113,33 +111,24 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
         notes=(*source.notes, *bank.notes),
         origin=source.origin,
         fingerprint=fingerprint(definition.digest, split, examples),
-        signature=Signature(
-            task=definition.name,
-            metric=metric,
-            split=split,
-            n=len(examples),
-            shots=count,
-            seed=seed,
-            prompt=sha256(definition.prompt_digest, *sorted({example.prefix for example in examples}))[:12],
-            versions=(("rules", str(RULES)), *((each, _version(each)) for each in dict.fromkeys(packages))),
-        ),
+        prompt_digest=sha256(definition.prompt_digest, *sorted({example.prefix for example in examples}))[:12],
+        versions=(("rules", str(RULES)), *((each, _version(each)) for each in dict.fromkeys(packages))),
         scoring=definition.settings.scoring or "texts",
         allow_code_execution=allow_code_execution,
         rubric=definition.rubric,
-        template=template,
+        template=_prompt_template(bank, demonstrations),
     )
 
 
-def _shots(
-    definition: TaskDefinition, source: DataSource, bank: QuestionBank, count: int, seed: int
-) -> dict[str | None, list[Question]]:
+def _shots(bank: QuestionBank, count: int, seed: int) -> dict[str | None, list[Record]]:
     """The demonstrations of each group; those of all questions under None if the task draws them for all together."""
     if count == 0:
         return {}
-    split = source.split_of("shots")
-    groups: dict[str | None, list[Question]] = {}
+    split = bank.source.split_of("shots")
+    groups: dict[str | None, list[Record]] = {}
     for question in bank.split(split):
-        groups.setdefault(bank.group(question) if definition.settings.shots_by_group else None, []).append(question)
+        group = bank.group(question) if bank.definition.settings.shots_by_group else None
+        groups.setdefault(group, []).append(question)
     drawn = {group: draw_shots(questions, count, seed) for group, questions in groups.items()}
     for group, shots in drawn.items():
         if len(shots) < count:
@@ -150,25 +139,20 @@ def _shots(
     return drawn
 
 
-def _prefix(
-    definition: TaskDefinition,
-    bank: QuestionBank,
-    question: Question,
-    demonstrations: Mapping[str | None, Sequence[Question]],
-) -> str:
+def _prefix(bank: QuestionBank, question: Record, demonstrations: Mapping[str | None, Sequence[Record]]) -> str:
     """The instructions and the shots before a question."""
-    shots: Sequence[Question] = ()
+    shots: Sequence[Record] = ()
     if demonstrations:
-        group = bank.group(question) if definition.settings.shots_by_group else None
+        group = bank.group(question) if bank.definition.settings.shots_by_group else None
         if group not in demonstrations:
-            raise InputError(f"{question.record.place}: there are no demonstrations of {group}; give --shots 0")
+            raise InputError(f"{question.place}: there are no demonstrations of {group}; give --shots 0")
         shots = demonstrations[group]
     parts = [bank.instructions(question), *map(bank.shot, shots)]
     return "".join(f"{part}\n\n" for part in parts if part)
 
 
 def _prompt_template(
-    definition: TaskDefinition, bank: QuestionBank, demonstrations: Mapping[str | None, Sequence[Question]]
+    bank: QuestionBank, demonstrations: Mapping[str | None, Sequence[Record]]
 ) -> PromptTemplate | None:
     """How the prompts are made, for texts that are no questions of the task's data."""
     # Here, since pydantic takes time to load.
@@ -176,7 +160,7 @@ def _prompt_template(
 
     from ensemble.models.prompts import PromptTemplate
 
-    settings = definition.settings
+    settings = bank.definition.settings
     instructions, group, source = settings.instructions, settings.group, settings.source
     named = settings.prompt.named | (frozenset() if instructions is None else instructions.named)
     shots = {of or "": "".join(f"{bank.shot(shot)}\n\n" for shot in drawn) for of, drawn in demonstrations.items()}
@@ -187,17 +171,16 @@ def _prompt_template(
             shots=shots,
             group=group.source if settings.shots_by_group and group is not None else None,
             choices=tuple(each.source for each in settings.choices) if "_options" in named else (),
-            variant=definition.variant,
+            variant=bank.definition.variant,
             source=None if source is None else source.source,
         )
     except ValidationError:  # a null character in a worked example: files and prompts elsewhere cannot have it
         return None
 
 
-def _questions(
-    definition: TaskDefinition, source: DataSource, bank: QuestionBank, split: str, shots: list[Question], seed: int
-) -> list[Question]:
+def _questions(bank: QuestionBank, split: str, shots: list[Record], seed: int) -> list[Record]:
     """The questions of the split that the user named, before the limit."""
+    definition, source = bank.definition, bank.source
     whole = bank.split(source.split_of(split))
     left = without(whole, shots)
     if split in ("dev", "held_out"):

@@ -17,7 +17,7 @@ import hashlib
 import string
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from advisor.tasks.data_files import Record
 from advisor.tasks.data_sources import DataSource
@@ -31,43 +31,32 @@ from ensemble.errors import InputError
 _MOST_TURNS = 32  # of a conversation; each takes another pass over all questions
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A record with its rendered prompt; the rest is rendered only for the questions that are drawn."""
-
-    id: str  # unique in its split
-    text: str  # the rendered prompt, without shots
-    choices: tuple[str, ...]
-    record: Record  # from which the reference, the group and the source are rendered
-    cluster: str | None
-
-
 class QuestionBank:
     """The questions of a task by split. Each split is read once."""
 
     def __init__(self, definition: TaskDefinition, source: DataSource) -> None:
-        self._definition, self._settings, self._source = definition, definition.settings, source
-        self._splits: dict[str, list[Question]] = {}
+        self.definition, self.source, self._settings = definition, source, definition.settings
+        self._splits: dict[str, list[Record]] = {}
         self.notes: list[str] = []
 
-    def split(self, name: str) -> list[Question]:
+    def split(self, name: str) -> list[Record]:
         """The usable questions of a split of the data, in its order; adds a note if some records are left out."""
         # Kept, since dev, held_out and the shots often share a split.
         if name not in self._splits:
             self._splits[name] = self._read(name)
         return self._splits[name]
 
-    def group(self, question: Question) -> str | None:
+    def group(self, question: Record) -> str | None:
         """The part of the task that a question belongs to; None if the task has no parts."""
         template = self._settings.group
-        return None if template is None else template.text(question.record)
+        return None if template is None else template.text(question)
 
-    def instructions(self, question: Question) -> str:
+    def instructions(self, question: Record) -> str:
         """The text before the shots of a question; empty for none."""
         template = self._settings.instructions
-        return "" if template is None else template.text(question.record)
+        return "" if template is None else template.text(question)
 
-    def examples(self, question: Question, prefix: str) -> tuple[Example, ...]:
+    def examples(self, question: Record, prefix: str) -> tuple[Example, ...]:
         """Render the rest of a question behind its prefix: one example, or one for each turn of a conversation."""
         if not self._settings.follow_ups:
             return (self._example(question, prefix),)
@@ -75,34 +64,32 @@ class QuestionBank:
         cluster = question.id if question.cluster is None else question.cluster
         examples: list[Example] = []
         for number, text in enumerate((question.text, *self._follow_ups(question)), start=1):
-            record = question.record.with_fields(_turn=number)
-            turn = replace(question, id=f"{question.id}:{number}", text=text, record=record, cluster=cluster)
+            record = question.with_fields(_turn=number)
+            turn = replace(record, id=f"{question.id}:{number}", text=text, cluster=cluster)
             earlier = examples[-1].id if examples else None
             examples.append(replace(self._example(turn, "" if earlier else prefix), earlier=earlier))
         return tuple(examples)
 
-    def _follow_ups(self, question: Question) -> list[str]:
+    def _follow_ups(self, question: Record) -> list[str]:
         texts: list[str] = []
         for template in self._settings.follow_ups:
-            value = template.texts(question.record)
+            value = template.texts(question)
             texts.extend([value] if isinstance(value, str) else value)
         # As for options: a question of two turns can be in a file that has columns for three.
         while texts and not texts[-1].strip():
             texts.pop()
         if len(texts) >= _MOST_TURNS:
-            raise InputError(f"{question.record.place}: it has more than {_MOST_TURNS} turns; give fewer")
+            raise InputError(f"{question.place}: it has more than {_MOST_TURNS} turns; give fewer")
         if not all(text.strip() for text in texts):
-            raise InputError(
-                f"{question.record.place}: a follow-up is blank; correct the record, or {self._definition.file}"
-            )
+            raise InputError(f"{question.place}: a follow-up is blank; correct the record, or {self.definition.file}")
         return texts
 
-    def _example(self, question: Question, prefix: str) -> Example:
+    def _example(self, question: Record, prefix: str) -> Example:
         reference = self._reference(question)
         accepted = (reference,) if isinstance(reference, str) else reference
-        problem = get_metric(self._definition.metric).problem(accepted, question.choices)
+        problem = get_metric(self.definition.metric).problem(accepted, question.choices)
         if problem is not None:
-            raise InputError(f"{question.record.place}: {problem}; correct it, or {self._definition.file}")
+            raise InputError(f"{question.place}: {problem}; correct it, or {self.definition.file}")
         source = self._settings.source
         return Example(
             id=question.id,
@@ -111,22 +98,22 @@ class QuestionBank:
             reference=reference,
             choices=question.choices,
             group=self.group(question),
-            source=None if source is None else source.text(question.record),
+            source=None if source is None else source.text(question),
             cluster=question.cluster,
         )
 
-    def shot(self, question: Question) -> str:
+    def shot(self, question: Record) -> str:
         """Render a question with its answer."""
         template = self._settings.shot_response
-        reference = self._reference(question) if template is None else template.text(question.record)
+        reference = self._reference(question) if template is None else template.text(question)
         if not reference:
-            raise InputError(f"{question.record.place}: a shot has no response; give `reference` or `shot_response`")
+            raise InputError(f"{question.place}: a shot has no response; give `reference` or `shot_response`")
         response = reference if isinstance(reference, str) else reference[0]
         # A prompt that ends in white space, such as a line end, needs no further space before the response.
         return question.text + ("" if question.text[-1:].isspace() else " ") + response
 
-    def _read(self, split: str) -> list[Question]:
-        records = self._source.records(split)
+    def _read(self, split: str) -> list[Record]:
+        records = self.source.records(split)
         rendered = [self._question(split, record) for record in records]
         skipped = [record for record, question in zip(records, rendered, strict=True) if question is None]
         if skipped:
@@ -134,17 +121,15 @@ class QuestionBank:
                 f"{split}: {len(skipped)} of {len(records)} records left out, because options are empty or fewer than "
                 f"two; the first is {skipped[0].place}"
             )
-        questions: dict[str, Question] = {}
+        questions: dict[str, Record] = {}
         repeated: list[str] = []
-        for question in rendered:
-            earlier = None if question is None else questions.setdefault(question.id, question)
-            if question is None or question is earlier or earlier is None:
+        for question in filter(None, rendered):
+            earlier = questions.setdefault(question.id, question)
+            if question is earlier:
                 continue
-            if question.record.values != earlier.record.values:
-                raise InputError(
-                    f"{question.record.place}: {earlier.record.place} has the same id '{question.id}'; change one"
-                )
-            repeated.append(question.record.place)
+            if question.values != earlier.values:
+                raise InputError(f"{question.place}: {earlier.place} has the same id '{question.id}'; change one")
+            repeated.append(question.place)
         if repeated:
             self.notes.append(
                 f"{split}: {len(repeated)} of {len(records)} records left out, because each repeats an earlier one "
@@ -152,8 +137,8 @@ class QuestionBank:
             )
         return list(questions.values())
 
-    def _question(self, split: str, raw: Record) -> Question | None:
-        variant = self._definition.variant
+    def _question(self, split: str, raw: Record) -> Record | None:
+        variant = self.definition.variant
         record = raw if variant is None else raw.with_fields(variant=variant)
         if self._settings.follow_ups:
             record = record.with_fields(_turn=1)
@@ -164,8 +149,8 @@ class QuestionBank:
             record = with_options(record, choices)
         text = self._settings.prompt.text(record)
         if not text.strip():
-            raise InputError(f"{record.place}: the prompt is blank; correct the record, or {self._definition.file}")
-        return Question(self._id(split, record), text, choices, record, self._cluster(record))
+            raise InputError(f"{record.place}: the prompt is blank; correct the record, or {self.definition.file}")
+        return replace(record, id=self._id(split, record), text=text, choices=choices, cluster=self._cluster(record))
 
     def _id(self, split: str, record: Record) -> str:
         template = self._settings.id
@@ -185,20 +170,20 @@ class QuestionBank:
             return None
         label = template.text(record)
         if not label.strip():
-            raise InputError(f"{record.place}: the cluster is blank; fill it in, or correct {self._definition.file}")
+            raise InputError(f"{record.place}: the cluster is blank; fill it in, or correct {self.definition.file}")
         return label
 
-    def _reference(self, question: Question) -> str | tuple[str, ...]:
+    def _reference(self, question: Record) -> str | tuple[str, ...]:
         # A reference that is JSON itself is no list of accepted texts.
-        are_json, templates = self._definition.metric in READERS, self._settings.reference
+        are_json, templates = self.definition.metric in READERS, self._settings.reference
         accepted: list[str] = []
         for template in templates:
-            read = template.texts(question.record) if are_json else template.read(question.record, accepted_texts)
+            read = template.texts(question) if are_json else template.read(question, accepted_texts)
             accepted.extend([read] if isinstance(read, str) else read or ())
         # Some lists of aliases have empty entries; an empty accepted text would be contained in every response.
         accepted = [text for text in accepted if text.strip()]
-        if not accepted and templates and self._definition.rubric is None:
-            raise InputError(f"{question.record.place}: the reference is empty; fill it in, or remove the record")
+        if not accepted and templates and self.definition.rubric is None:
+            raise InputError(f"{question.place}: the reference is empty; fill it in, or remove the record")
         return accepted[0] if len(accepted) == 1 else tuple(accepted)
 
 
@@ -230,24 +215,24 @@ def with_options(record: Record, choices: Sequence[str]) -> Record:
     return record.with_fields(_options=options)
 
 
-def seeded(questions: Sequence[Question], seed: int) -> list[Question]:
+def seeded(questions: Sequence[Record], seed: int) -> list[Record]:
     """All questions in the order of the seed; those of the same text keep their order."""
     # A key of each text alone: a smaller sample is the start of a larger one, and a new record moves no other.
     return sorted(questions, key=lambda question: hashlib.sha256(f"{seed}\n{question.text}".encode()).digest())
 
 
-def draw_shots(questions: Sequence[Question], count: int, seed: int) -> list[Question]:
+def draw_shots(questions: Sequence[Record], count: int, seed: int) -> list[Record]:
     """Draw ``count`` different questions from the back of the order; fewer if there are fewer."""
     # A file with exactly this number was written for them: its author has chosen their order, and what repeats (the
     # five of MMLU's college physics have one question twice).
     if len(questions) == count:
         return list(questions)
-    different: dict[str, Question] = {}
+    different: dict[str, Record] = {}
     for question in questions:
         different.setdefault(question.text, question)
     if len(different) <= count:
         return list(different.values())
-    drawn: dict[str, Question] = {}
+    drawn: dict[str, Record] = {}
     for question in reversed(seeded(questions, seed)):
         if len(drawn) == count:
             break
@@ -255,7 +240,7 @@ def draw_shots(questions: Sequence[Question], count: int, seed: int) -> list[Que
     return list(drawn.values())
 
 
-def without(questions: Sequence[Question], others: Collection[Question]) -> list[Question]:
+def without(questions: Sequence[Record], others: Collection[Record]) -> list[Record]:
     """The questions that are not among the others, in their order."""
     # By rendered text, since real data has the same question in several files (TriviaQA's dev file is the first part of
     # its test file) and under several ids.
@@ -263,12 +248,12 @@ def without(questions: Sequence[Question], others: Collection[Question]) -> list
     return [question for question in questions if question.text not in taken]
 
 
-def sample(questions: Sequence[Question], size: int, seed: int) -> list[Question]:
+def sample(questions: Sequence[Record], size: int, seed: int) -> list[Record]:
     """The first ``size`` questions of the seeded order, back in the order of the data; of clusters at least one."""
     sizes = Counter(question.cluster for question in questions)
     if set(sizes) <= {None}:
-        positions = {id(question): position for position, question in enumerate(questions)}
-        return sorted(seeded(questions, seed)[:size], key=lambda question: positions[id(question)])
+        drawn = set(map(id, seeded(questions, seed)[:size]))
+        return [question for question in questions if id(question) in drawn]
     chosen, count = set[str | None](), 0
     # As for questions, a key of each label alone: a new cluster moves no other.
     for label in sorted(sizes, key=lambda label: hashlib.sha256(f"{seed}\n{label}".encode()).digest()):
@@ -279,7 +264,7 @@ def sample(questions: Sequence[Question], size: int, seed: int) -> list[Question
     return [question for question in questions if question.cluster in chosen]
 
 
-def outside_clusters(questions: Sequence[Question], others: Collection[Question]) -> list[Question]:
+def outside_clusters(questions: Sequence[Record], others: Collection[Record]) -> list[Record]:
     """The questions that share no cluster with the others, in their order."""
     taken = {other.cluster for other in others} - {None}
     return [question for question in questions if question.cluster not in taken]

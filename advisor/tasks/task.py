@@ -42,8 +42,6 @@ JUDGE = "judge"
 """The metric of tasks whose responses another model grades or compares."""
 Mode = Literal["single", "pairwise"]
 """Whether a judge grades each response, or says which of two is better."""
-VERDICTS = ("text", "likelihood")
-"""How a judge gives its verdict: it writes a text, or the probabilities of the possible verdicts are computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class Rubric:
     mode: Mode  # whether it grades single responses, or compares two
     prompt: str  # the template of its prompts
     file: str
-    verdict: str  # one of VERDICTS
+    verdict: str  # ``text`` that it writes, or ``likelihood``: the probabilities of the possible verdicts
     pattern: str  # regular expression that finds the verdict in the judge's text
     scale: tuple[int, int]  # the worst and the best grade, for the mode ``single``
     max_new_tokens: int  # the judge's text ends after this number of tokens
@@ -146,8 +144,8 @@ class Signature:
     n: int  # number of questions
     shots: int  # demonstrations before each question
     seed: int  # seed of every draw: shots, dev sample, limit
-    prompt: str  # first 12 hexadecimal digits of the SHA-256 of the templates, the stop strings and the rendered shots
-    versions: tuple[tuple[str, str], ...]  # (package, version) of everything whose version can change a score
+    prompt: str  # as ``prompt_digest`` of the task
+    versions: tuple[tuple[str, str], ...]  # as of the task
 
     def __str__(self) -> str:
         named = [(each.name, getattr(self, each.name)) for each in fields(self) if each.name != "versions"]
@@ -173,7 +171,9 @@ class Task:
     extract: str | None
     notes: tuple[str, ...]  # what was left out of the data and why, one sentence each
     fingerprint: str  # SHA-256 of the definition, the split and every id, prompt, choice and reference
-    signature: Signature  # how numbers on this task are made
+    # First 12 hexadecimal digits of the SHA-256 of the templates, the stop strings and the rendered shots.
+    prompt_digest: str = ""
+    versions: tuple[tuple[str, str], ...] = ()  # (package, version) of everything whose version can change a score
     delimiter: str = " "  # text between a prompt and an option whose likelihood is computed
     scoring: Scoring = "texts"  # what decides between the options of a choice task
     # Scores responses instead of ``metric`` and ``extract``, for tasks of lm-eval; None for task files.
@@ -182,6 +182,14 @@ class Task:
     rubric: Rubric | None = None  # how a judge grades the responses; None for other metrics
     template: PromptTemplate | None = None  # how the prompts are made, for production; None for tasks of lm-eval
     origin: str | None = None  # the data set of the hub and its commit, ``ORG/NAME@COMMIT``; None for other data
+
+    @property
+    def signature(self) -> Signature:
+        """How numbers on this task are made."""
+        n = len(self.examples)
+        return Signature(
+            self.name, self.metric, self.split, n, self.shots, self.seed, self.prompt_digest, self.versions
+        )
 
     def continuations(self, example: Example) -> list[str]:
         """The texts after a question of a choice task whose log-probabilities decide, one for each option."""

@@ -77,13 +77,11 @@ class TaskDefinition:
     rubric: Rubric | None
 
 
+@dataclass(frozen=True, slots=True)
 class Texts:
     """What compiles the texts of a task file. Messages name the file and the key."""
 
-    __slots__ = ("file",)
-
-    def __init__(self, file: str) -> None:
-        self.file = file
+    file: str
 
     def error(self, key: str, message: str) -> InputError:
         """An error about one key."""

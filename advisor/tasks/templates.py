@@ -117,12 +117,16 @@ class Template:
     record. That is nothing beside decoding, but the 14,000 prompts of MMLU would take seconds.
 
     The file and the key (empty for a file that is one template) are for messages.
+
+    Attributes:
+        source: The text with its ``{{ }}``.
+        named: The fields that the template names.
     """
 
-    __slots__ = ("_characters", "_field", "_named", "_reads", "_seconds", "_source", "_where")
+    __slots__ = ("_characters", "_field", "_reads", "_seconds", "_where", "named", "source")
 
     def __init__(self, source: str, *, file: str, key: str) -> None:
-        self._where, self._source = f"{file}: the template{key and f' under {key}'}", source
+        self._where, self.source = f"{file}: the template{key and f' under {key}'}", source
         self._seconds, self._characters = 0.0, 0
         try:
             tree = list(itertools.islice(_ENVIRONMENT.parse(source).find_all(nodes.Node), _MOST_NODES))
@@ -132,19 +136,9 @@ class Template:
             expression = _lone_expression(source)
         except (*FAILURES, InputError) as error:
             raise InputError(f"{self._where} is broken: {_first_line(error)}; {_way_out(source)}") from error
-        self._named = frozenset(names)
+        self.named = frozenset(names)
         # Most options and references are one field, which needs no engine: MMLU has 68,000 of them.
-        self._field = expression.strip() if expression and expression.strip() in self._named else None
-
-    @property
-    def source(self) -> str:
-        """The text with its ``{{ }}``."""
-        return self._source
-
-    @property
-    def named(self) -> frozenset[str]:
-        """The fields that the template names."""
-        return self._named
+        self._field = expression.strip() if expression and expression.strip() in self.named else None
 
     def text(self, record: Record) -> str:
         """Render to text. A field that the record lacks is an InputError."""
@@ -159,11 +153,11 @@ class Template:
     def _rendered(self, record: Record, *, as_text: bool) -> object:
         try:
             if self._reads:
-                value = render(self._source, record.values, as_text=as_text)
+                value = render(self.source, record.values, as_text=as_text)
             else:
                 # Only the fields that it names. Dates and other values that JSON does not have are rendered as text.
-                fields = {name: record.values[name] for name in self._named & record.values.keys()}
-                arguments = (self._source, json.dumps(fields, default=str), as_text, LONGEST)
+                fields = {name: record.values[name] for name in self.named & record.values.keys()}
+                arguments = (self.source, json.dumps(fields, default=str), as_text, LONGEST)
                 value, seconds = _limited("render_timed", *arguments)
                 # Each call has its own limit, but a slow template has a call for each of 10,000 records.
                 self._seconds += max(0.0, seconds - _HONEST_SECONDS)
@@ -189,8 +183,8 @@ class Template:
             raise self._failure(record, error) from error
 
     def _failure(self, record: Record, error: Exception) -> InputError:
-        missing = sorted(self._named - record.values.keys())
-        null = sorted(name for name in self._named & record.values.keys() if record.values[name] is None)
+        missing = sorted(self.named - record.values.keys())
+        null = sorted(name for name in self.named & record.values.keys() if record.values[name] is None)
         fields = ", ".join(key for key in record.values if not key.startswith("_"))
         # The child process gives the message alone; a missing field is then by far the most likely reason.
         undefined = isinstance(error, (jinja2.UndefinedError, InputError)) and not isinstance(error, LimitExceededError)

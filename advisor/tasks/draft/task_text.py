@@ -153,9 +153,8 @@ def _alike_options(task: Task, pairs: Sequence[tuple[Example, str]]) -> list[tup
     return list(dict.fromkeys(found))
 
 
-def write_task(text: str, out: Path, *, force: bool) -> None:
+def write_task(text: str, out: Path) -> None:
     """Write the task file, whole or not at all."""
-    check_free(out, force=force)
     try:
         write_text(out, text)
     except OSError as error:

@@ -32,16 +32,12 @@ class Contains(Metric):
                 letter = rf"(?<!\w){answer}(?={LETTER_END})"
                 is_there = re.search(letter, text.translate(FOLDED), re.IGNORECASE | re.VERBOSE) is not None
             else:
-                is_there = _occurs(answer, response)
+                before = _BEFORE if re.match(rf"[{_LETTERS}]", answer) else ""
+                after = _AFTER if re.search(rf"[{_LETTERS}+#]$", answer) else ""
+                is_there = bool(answer) and re.search(f"{before}{re.escape(answer)}{after}", response) is not None
             if is_there:
                 return 1.0, reference
         return 0.0, None
-
-
-def _occurs(answer: str, response: str) -> bool:
-    before = _BEFORE if re.match(rf"[{_LETTERS}]", answer) else ""
-    after = _AFTER if re.search(rf"[{_LETTERS}+#]$", answer) else ""
-    return bool(answer) and re.search(f"{before}{re.escape(answer)}{after}", response) is not None
 
 
 METRIC = Contains()

@@ -115,20 +115,15 @@ def _of(value: Any) -> list[Call]:
         case {"name": str(name)}:
             given: Any = next((value[key] for key in _ARGUMENTS if key in value), {})
             if isinstance(given, str):
-                given = _arguments(name, given)
+                try:
+                    given = find_json(given or "{}")
+                except ValueError as error:
+                    raise ValueError(f"the arguments of {name[:60]!r}: {error}") from None
             if isinstance(given, dict):
                 return [(_name(name), given)]
         case dict() if value and all(isinstance(each, dict) for each in value.values()):
             return [(_name(name), each) for name, each in value.items()]
     raise ValueError(f"{json.dumps(value)[:60]} has no name and arguments of a call")
-
-
-def _arguments(name: str, text: str) -> Any:
-    """Arguments that are JSON in a text."""
-    try:
-        return find_json(text or "{}")
-    except ValueError as error:
-        raise ValueError(f"the arguments of {name[:60]!r}: {error}") from None
 
 
 def _accepted(text: str) -> list[Takes]:

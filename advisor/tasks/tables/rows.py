@@ -15,6 +15,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -76,7 +77,9 @@ def kind_of(head: bytes, path: Path) -> str | None:
     if head.startswith(b"PAR1"):
         return "parquet"
     if head.startswith(ZIP):
-        return "excel" if _is_excel(path) else None
+        with suppress(InputError):
+            return "excel" if _SHEET in zip_members(path) else None
+        return None
     if start in (b"{", b"["):
         return "lines" if start == b"{" else "json"
     line = head.partition(b"\n")[0]
@@ -114,8 +117,10 @@ def rows_of(path: Path, columns: Sequence[str], notes: Notes) -> Iterator[Row | 
             notes.append(f"{path}: not UTF-8 text; it is read as {_WINDOWS} (Windows, Western Europe)")
     elif kind in ("excel", "parquet"):
         rows = library_rows(kind, path, columns)
-        if kind == "excel":
-            notes.extend(_other_sheets(path))
+        sheet, others = _call_library(path, "sheets", str(path)) if kind == "excel" else ("", [])
+        if others:
+            listed = shortened(", ".join(map(visible, others)), _LONGEST_LIST)
+            notes.append(f"{path}: of its {len(others) + 1} sheets only {visible(sheet)} was read, and not {listed}")
     else:
         rows = (({name: row.get(name) for name in columns}, place) for row, place in _objects(path, kind, notes))
     for number, row in enumerate(rows, start=1):
@@ -271,20 +276,6 @@ def _csv_rows(path: Path, names: Sequence[str], columns: Sequence[str]) -> Itera
         # An empty line is no row, and a spreadsheet may write the cells of one as commas.
         elif any(row):
             yield LeftOut("the row has more or fewer cells than the header", f"{path}:{number}")
-
-
-def _is_excel(path: Path) -> bool:
-    try:
-        return _SHEET in zip_members(path)
-    except InputError:
-        return False
-
-
-def _other_sheets(path: Path) -> Iterator[str]:
-    name, others = _call_library(path, "sheets", str(path))
-    if others:
-        listed = shortened(", ".join(map(visible, others)), _LONGEST_LIST)
-        yield f"{path}: of its {len(others) + 1} sheets only {visible(name)} was read, and not {listed}"
 
 
 _SPLITS, _STATE = "dataset_dict.json", "state.json"
