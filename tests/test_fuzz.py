@@ -27,7 +27,7 @@ SEED = 20
 SHORT = {
     "samples": 15,
     "evaluation": 15,
-    "store": 20,
+    "store": 8,
     "numbers": 20,
     "logs": 30,
     "pool": 30,
@@ -78,7 +78,7 @@ def failing_cases(name: str) -> list[bytes]:
 @settings(
     max_examples=1, phases=[Phase.generate], deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
-@given(values=st.lists(JSON, min_size=20, max_size=20))
+@given(values=st.lists(JSON, min_size=8, max_size=8))
 @pytest.mark.parametrize("name", ["store", "numbers", "request"])
 def test_any_json_gives_a_result_or_a_line(name: str, values: list[Any]) -> None:
     assert reasons(name, [json.dumps(value).encode() for value in values]) == []

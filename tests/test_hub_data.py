@@ -159,7 +159,7 @@ def test_a_built_in_task_is_the_same_from_an_empty_cache_a_full_one_and_without_
     assert first.origin == again.origin == away.origin == f"{where}@{commit_of(revision)}"
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1.0], ids=["cut", "slow"])
+@pytest.mark.parametrize("seconds", [0.0, 0.3], ids=["cut", "slow"])
 def test_data_that_breaks_off_is_named_and_nothing_of_it_is_used(
     shelf: Path, raw: Raw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:

@@ -147,7 +147,7 @@ def read_all(name: str, folder: Path, options: LogOptions) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=33, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_changed_logs_give_records_or_one_line(name: str, seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
@@ -162,7 +162,7 @@ def test_changed_logs_give_records_or_one_line(name: str, seed: int, tmp_path: P
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, 93])
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_changed_zip_files_give_records_or_one_line(method: int, seed: int, tmp_path: Path) -> None:
     import inspect_ai.log  # noqa: F401  # so that zip files can be compressed with zstd

@@ -181,7 +181,6 @@ def test_responses_that_a_log_does_not_have_cannot_be_scored_again(tmp_path: Pat
         ({"metric": "nope"}, "--metric nope: not one of"),
         ({"metric": "pass_at_1"}, "--metric pass_at_1: not one of"),
         ({"metric": "number", "extract": "("}, r"--metric number:\(:"),
-        ({"metric": "number", "extract": "((((a{100}){100}){100}){100})"}, "--metric number:"),
     ],
 )
 def test_a_scoring_that_cannot_be_used_is_refused(scoring: dict[str, str], says: str) -> None:

@@ -64,7 +64,7 @@ def test_a_flood_on_every_pipe_is_cut_off() -> None:
     program = (
         "import os\nwhile True:\n  for n in range(1, 16):\n    try: os.write(n, b'x' * 4096)\n    except OSError: pass"
     )
-    assert reason(program, cpu_seconds=1, seconds=2) is not None
+    assert reason(program, seconds=0.5) is not None
 
 
 def test_an_endless_loop_ends_with_its_processor_time() -> None:
@@ -73,7 +73,7 @@ def test_an_endless_loop_ends_with_its_processor_time() -> None:
 
 def test_a_sleeper_ends_with_its_time() -> None:
     start = time.monotonic()
-    assert reason("import time; time.sleep(60)", seconds=0.5) == "not done after 0.5 s"
+    assert reason("import time; time.sleep(60)", seconds=0.2) == "not done after 0.2 s"
     assert time.monotonic() - start < 30
 
 
@@ -111,7 +111,7 @@ except OSError: pass
 @linux
 def test_a_fork_bomb_that_goes_on_is_killed_whole(namespaces: None) -> None:
     program = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"
-    assert reason(program, seconds=1, processes=16) == "not done after 1 s"
+    assert reason(program, seconds=0.5, processes=16) == "not done after 0.5 s"
 
 
 def test_there_is_no_network(namespaces: None) -> None:
@@ -202,9 +202,9 @@ def test_the_callers_keyring_cannot_be_read() -> None:
 
 DEEP = """
 assert sorted(os.listdir()) == ["a", "link"]
-for _ in range(1100):
-    os.mkdir("d")
-    os.chdir("d")
+for _ in range(400):
+    os.mkdir("a-long-name")
+    os.chdir("a-long-name")
 os.mkdir("closed")
 open("closed/file", "w").close()
 os.chmod("closed", 0)
@@ -218,7 +218,12 @@ def test_a_tree_of_any_depth_is_gone_afterwards_and_what_its_links_lead_to_stays
     kept = tmp_path / "kept"
     kept.mkdir(mode=0o555)
     links = f"import os\nos.mkdir('a')\nos.symlink({str(kept)!r}, 'a/link')\nos.symlink({str(kept)!r}, 'link')\n"
-    assert run_program._run(links + DEEP, (), SandboxLimits(), WEAKEST) is None
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(350)  # 1,000 folders would take seconds
+    try:
+        assert run_program._run(links + DEEP, (), SandboxLimits(), WEAKEST) is None
+    finally:
+        sys.setrecursionlimit(limit)
     assert list(tmp_path.iterdir()) == [kept]
     assert kept.stat().st_mode & 0o777 == 0o555
 

@@ -283,7 +283,8 @@ def test_a_data_file_is_limited_in_size(tmp_path: Path) -> None:
         file.truncate(data_files.LARGEST + 1)  # takes no room on the disk
     assert "d.jsonl is larger than 256 MB" in refusal(tmp_path, files("d.jsonl"))
     for n in range(3):
-        (tmp_path / f"{n}.txt").write_bytes(b"\n" + bytes(data_files.LARGEST // 3))
+        with (tmp_path / f"{n}.txt").open("wb") as file:
+            file.truncate(data_files.LARGEST // 3 + 1)
     assert "2.txt" in refusal(tmp_path, files("*.txt"))
 
 

@@ -403,7 +403,7 @@ BOMBS = [
 def test_a_template_that_wastes_time_or_memory_ends_in_one_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch, template: str
 ) -> None:
-    monkeypatch.setattr(templates, "SECONDS", 0.5)
+    monkeypatch.setattr(templates, "SECONDS", 0.2)
     assert re.search(
         r"the template under prompt (is broken|fails on .*dev\.jsonl:1): ", refusal(folder, prompt=template)
     )
@@ -432,7 +432,7 @@ def test_the_length_of_all_texts_together_is_limited(folder: Path, monkeypatch: 
 def test_a_pattern_that_wastes_time_or_memory_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
 ) -> None:
-    monkeypatch.setattr(templates, "SECONDS", 2.0)
+    monkeypatch.setattr(templates, "SECONDS", 0.5)
     assert "extract is not a regular expression that can be used: " in refusal(folder, extract=pattern)
 
 

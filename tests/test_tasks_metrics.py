@@ -398,7 +398,7 @@ def test_scores_of_tool_calls_agree_with_those_of_the_leaderboard() -> None:
     if not pool.is_file():
         pytest.skip("the pools of ../shared are not here")
     metric, agree = get_metric("tool_call"), []
-    for line in lzma.decompress(pool.read_bytes()).splitlines():
+    for line in lzma.decompress(pool.read_bytes()).splitlines()[::5]:
         row = json.loads(line)
         # Some responses of the log are in another form, and those of functions that were run have no reference.
         if metric.problem((str(row["reference"]),), ()) is None:
@@ -410,5 +410,5 @@ def test_scores_of_tool_calls_agree_with_those_of_the_leaderboard() -> None:
                 for text, value in scored
                 if read("tool_call", text) is not None
             ]
-    assert len(agree) > 10_000
+    assert len(agree) > 2_000
     assert sum(agree) / len(agree) > 0.97
