@@ -16,7 +16,6 @@ import torch
 
 from advisor.advice.profiled_pool import find_copies
 from advisor.advice.rules import read_standings, select, with_chosen_set
-from advisor.commands.select import run_on_numbers
 from advisor.models.fingerprint import Fingerprint
 from advisor.models.loaded_models import LoadedModels
 from advisor.records import Answer, Limits, Profile, Standing
@@ -24,7 +23,6 @@ from advisor.run.figures import Sample
 from advisor.run.folder import Run, check_out, folder_name, replace, write_run
 from advisor.run.result import PredictedFigures, Result, TaskInfo
 from ensemble import Ensemble
-from ensemble.common.schema import written
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 from reports.tables import leaderboard
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
 
 
 pytest_plugins = ["pools"]
-
-PUBLISHED = Path(__file__).parents[2] / "shared" / "published" / "unite_table3.json"
 
 
 def run(place: Place, models: Path, names: str, *options: str) -> dict[str, Any]:
@@ -344,23 +340,6 @@ def test_a_run_folder_without_the_right_to_write_is_refused(tmp_path: Path) -> N
 
 
 # --- Numbers instead of models ---
-
-
-def test_published_numbers_are_decided_by_the_same_rules(tmp_path: Path) -> None:
-    if not PUBLISHED.exists():
-        pytest.skip("the published numbers are not beside the project (../shared/published)")
-    table = json.loads(PUBLISHED.read_text(encoding="utf-8"))
-    path = tmp_path / "triviaqa.json"
-    pairs = zip(table["models"], table["accuracy"]["triviaqa"], strict=True)
-    profiles = [{"model": model, "accuracy": points} for model, points in pairs]
-    path.write_text(json.dumps({"task": "triviaqa", "profiles": profiles}), encoding="utf-8")
-    result = written(run_on_numbers(path, Limits(), "advisor select"))
-    assert result["selected"] == ["Mistral", "OpenChat"]
-    assert result["task"]["name"] == "triviaqa"
-    assert (result["ensemble"], result["advice"]["verdict"]) == (None, "unclear")
-    reasons = {each["model"]: each["reason"] for each in result["candidates"]}
-    assert "length rule was not checked" in reasons["OpenChat"]
-    assert "gap" in reasons["DeepSeek"]
 
 
 @pytest.mark.parametrize(

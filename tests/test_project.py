@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import os
 import re
@@ -18,6 +19,7 @@ from hatchling.bridge.app import Application
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from benchmarks.structure import modules, tree
 from hatch_build import LIBRARY, SOURCE, CompiledStep
 
 if sys.version_info >= (3, 11):
@@ -28,6 +30,10 @@ else:
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("advisor", "ensemble", "reports")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+WITHOUT_MODELS = [
+    f"advisor.commands.{name}" for name in ("select", "compare", "label", "report", "init", "check", "judge", "export")
+]
+MODEL_LIBRARIES = {"torch", "transformers", "tokenizers", "datasets", "safetensors"}
 HELP = "import sys; from advisor.cli import main; sys.argv = ['advisor', '--help']; sys.exit(main())"
 
 
@@ -132,11 +138,27 @@ def test_help_loads_no_model_library():
     assert loaded & {"torch", "transformers", "datasets", "matplotlib.pyplot", "sklearn", "scipy"} == set()
 
 
+def test_commands_that_can_do_without_models_import_no_model_library():
+    """By what stands at the top of each module; the next test also sees what other libraries import."""
+    sources, seen, waiting = dict(modules(ROOT)), set[str](), [*WITHOUT_MODELS]
+    while waiting:
+        name = waiting.pop()
+        for node in tree(sources[name]).body if name in sources and name not in seen else ():
+            if isinstance(node, ast.Import):
+                waiting += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                waiting += [f"{node.module}.{alias.name}" for alias in node.names]
+        # A module is loaded after the packages that it is in.
+        waiting += [parent] if (parent := name.rpartition(".")[0]) and name not in seen else []
+        seen.add(name)
+    assert "advisor.advice.rules" in seen
+    assert seen & MODEL_LIBRARIES == set()
+
+
 def test_commands_that_can_do_without_models_load_no_model_library():
-    names = ("select", "compare", "label", "report", "init", "check", "judge", "export")
-    code = f"import sys, {', '.join(f'advisor.commands.{name}' for name in names)}; print(*sys.modules)"
+    code = f"import sys, {', '.join(WITHOUT_MODELS)}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert {"torch", "transformers", "tokenizers", "datasets", "safetensors"} & {*done.stdout.split()} == set()
+    assert {*done.stdout.split()} & MODEL_LIBRARIES == set()
 
 
 def test_files_name_no_machine_path_and_no_registry():
