@@ -19,7 +19,7 @@ import yaml
 
 from advisor.options.finished_run import ExportOptions
 from advisor.run.plan import check_servers
-from ensemble.errors import InputError, UniteError
+from ensemble.errors import InputError
 from ensemble.models.spec import COMMIT, HUB_ID, ModelSpec, absolute
 from ensemble.servers.address import ServerAddress
 
@@ -86,15 +86,6 @@ def compose(
 def wheel() -> str:
     """The name of this release's wheel, which the image is built with; its last part is the platform."""
     return f"unite_advisor-{metadata.version('unite-advisor')}-*.whl"
-
-
-def write_compose(folder: Path, content: Mapping[str, str]) -> None:
-    """Write the files of :func:`compose` into the folder of an export."""
-    try:
-        for name, text in content.items():
-            (folder / name).write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise UniteError(f"{folder}: cannot be written ({error}); correct that, or give another folder") from error
 
 
 def _is_vllm(address: ServerAddress) -> bool:

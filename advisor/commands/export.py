@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from advisor.commands.compose import check_unchanged_files, compose, wheel, write_compose
+from advisor.commands.compose import check_unchanged_files, compose, wheel
 from advisor.options.finished_run import ExportOptions
 from advisor.progress import Progress
 from advisor.run.folder import Run
@@ -73,8 +73,7 @@ def export_run(options: ExportOptions) -> str:
         content = {savedfolder.CARD: card, file: to_json(chosen, folder)}
     else:
         content = {savedfolder.CARD: _card(chosen, result), file: plan_json(chosen, folder)}
-    savedfolder.write_files(folder, content)
-    write_compose(folder, services)
+    savedfolder.write_files(folder, {**content, **services})
     return str(folder) if push is None else push_files(folder, tuple(content), push, private=not options.public)
 
 
