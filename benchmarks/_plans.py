@@ -11,9 +11,11 @@ from advisor.models.job import Job
 from advisor.models.loaded_models import LocalJobRunner
 from advisor.models.local_model import LocalModel
 from advisor.models.response_cache import ResponseCache
-from advisor.models.run_config import InferenceConfig, RunConfig
+from advisor.models.run_config import RunConfig
+from advisor.options.new_run import SelectOptions
+from advisor.options.shared import InferenceOptions
 from advisor.progress import Progress
-from advisor.records import Limits, Profile
+from advisor.records import Profile
 from advisor.tasks import Task
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import MemberError
@@ -28,16 +30,15 @@ def plain_plan(
     dev: Task,
     cache_dir: Path,
     command: str,
-    inference: InferenceConfig | None = None,
+    inference: InferenceOptions = InferenceOptions(),
 ) -> RunConfig:
     """A plan without a held-out split; everything that is not given is as a run without options has it."""
     return RunConfig(
+        options=SelectOptions(),
         candidates=candidates,
         dev=dev,
         held_out=None,
-        rules=Limits(),
-        inference=inference or InferenceConfig(),
-        seed=0,
+        inference=inference,
         cache_dir=cache_dir,
         command=command,
     )
@@ -60,7 +61,7 @@ def profile(
     """
     connect = partial(LocalModel, name, load)
     spec = EnsembleSpec(())  # so that the engine measures and frees memory, as it does for every local model
-    job = Job(name, task, InferenceConfig(), connect, key=key, cache=cache, progress=Progress(quiet=True), spec=spec)
+    job = Job(name, task, task.settings, connect, key=key, cache=cache, progress=Progress(quiet=True), spec=spec)
     [finished] = LocalJobRunner(default_cache_dir()).run([job])
     if isinstance(finished.result, MemberError):
         raise finished.result

@@ -29,7 +29,6 @@ from advisor.models.pool_file import read_line
 from advisor.models.ray_cluster import cluster
 from advisor.models.ray_runner import RayJobRunner
 from advisor.models.response_cache import Response
-from advisor.models.run_config import InferenceConfig
 from advisor.progress import Progress
 from advisor.tasks import Task, load_task
 from ensemble.errors import InputError, MemberError
@@ -141,17 +140,16 @@ def job_of(
     name: str,
     task: Task,
     cache: Path,
-    setting: InferenceConfig | None = None,
+    batch_size: int | None = None,
     resources: Resources = Resources(),
 ) -> Watched:
     """A job whose responses are kept nowhere else."""
     spec = EnsembleSpec((ModelSpec(Checkpoint(str(models / name)), name, resources=resources),))
-    setting = setting or InferenceConfig()
-    connect = partial(LocalModel, name, partial(load_ensemble, spec, cache), setting.batch_size)
+    connect = partial(LocalModel, name, partial(load_ensemble, spec, cache), batch_size)
     store: Any = SimpleNamespace(get=lambda _: {}, put=lambda *_: None, keep=lambda *_: None, value=lambda *_: None)
     progress = Progress(quiet=True)
-    options = {"key": {}, "cache": store, "progress": progress, "spec": spec}
-    return Watched(name, task, setting, connect, **options)
+    options = {"key": {}, "cache": store, "progress": progress, "spec": spec, "batch_size": batch_size}
+    return Watched(name, task, task.settings, connect, **options)
 
 
 def run_all(engine: RayJobRunner | LocalJobRunner, jobs: Sequence[Job]) -> None:
@@ -165,7 +163,7 @@ def many(place: Place) -> Task:
     return load_task("task.yaml")
 
 
-ONE_AT_A_TIME = InferenceConfig(batch_size=1)
+ONE_AT_A_TIME = 1
 
 
 # --- The same as in one process ---

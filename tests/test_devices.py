@@ -16,8 +16,9 @@ from tiny import save_member, tiny_model, unigram_tokenizer
 from advisor.jobs.figures import provenance_of_run
 from advisor.models.fingerprint import Fingerprint, identify, model_of
 from advisor.models.fit import check_candidates, device_of, need_of_model
-from advisor.models.run_config import InferenceConfig
 from advisor.options.finished_run import ServeOptions
+from advisor.options.new_run import SelectOptions
+from advisor.options.shared import ClusterOptions
 from advisor.run.plan import entries_as, loaded_as
 from ensemble import Ensemble
 from ensemble.errors import InputError
@@ -207,9 +208,10 @@ def test_on_a_cluster_auto_is_a_gpu_only_where_one_is_requested(monkeypatch: pyt
     assert device_of(replace(entry, resources=Resources(num_gpus=0.5)), "auto", "ray") == "cuda"
 
 
-def config_of(inference: InferenceConfig, entries: list[Any]) -> Any:
+def config_of(entries: list[Any]) -> Any:
     dev = SimpleNamespace(scorer=None, metric="exact_match", origin=None)
-    return SimpleNamespace(command="", seed=0, inference=inference, candidates=entries, method="unite", dev=dev)
+    options, cluster = SelectOptions(), ClusterOptions()
+    return SimpleNamespace(command="", options=options, inference=options, cluster=cluster, candidates=entries, dev=dev)
 
 
 @pytest.mark.parametrize(("sees_cuda", "device"), [(False, "cpu, mps"), (True, "cuda, mps")])
@@ -217,7 +219,7 @@ def test_a_result_says_which_devices_and_types_it_was(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "is_available", lambda: sees_cuda)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     entries = [ModelSpec(Checkpoint(name), name, device=own) for name, own in (("a", None), ("b", "mps"))]
-    config = config_of(InferenceConfig(), entries)
+    config = config_of(entries)
     types = {"a": "bfloat16", "b": "float32"}
     known = {
         each.name: Fingerprint(replace(each, dtype=types[each.name], device=device_of(each, "auto", "local")))

@@ -291,7 +291,7 @@ def test_what_is_measured_is_what_runs_and_what_it_costs(place: Place, server: t
     raw, sums = server
     command = prepare(place, raw)
     planned = place.advisor(*command, "--fusion", "cyd panel=ada,bob", "--dry-run")
-    assert f"fusing       at most {N} calls" in planned.out
+    assert f"writing      at most {N} calls" in planned.out
     assert " for single models and the fusion\n" in planned.out
     planned = place.advisor(*command, "--fusion", "cyd panel=ada,bob", "--dry-run", "--json")
     (reader,) = json.loads(planned.out)["readers"]

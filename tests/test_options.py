@@ -15,7 +15,6 @@ import typer
 
 from advisor.cli import COMMANDS, app, main
 from advisor.commands.command_line import with_options
-from advisor.models.run_config import InferenceConfig
 from advisor.options.finished_run import (
     CheckOptions,
     CompareOptions,
@@ -28,6 +27,7 @@ from advisor.options.finished_run import (
 )
 from advisor.options.new_run import DoctorOptions, InitOptions, LabelOptions, ProfileOptions, SelectOptions
 from advisor.options.option import Options, Panel, options_of
+from advisor.options.shared import InferenceOptions
 from ensemble.errors import InputError
 
 RUN = Path("runs/x")
@@ -212,6 +212,7 @@ def test_a_run_keeps_the_options_that_change_figures() -> None:
     assert not kept.keys() & (means | allowed)
 
 
-def test_what_a_command_lacks_has_the_default_of_a_run() -> None:
-    config = InferenceConfig.from_options(ServeOptions(run="r", dtype="bfloat16", batch_size=3))
-    assert config == InferenceConfig(dtype="bfloat16", batch_size=3)
+def test_models_that_the_run_does_not_know_load_as_in_a_run_without_options() -> None:
+    assert CheckOptions(run=Path("r"), dtype="bfloat16", batch_size=3).inference == InferenceOptions(
+        dtype="bfloat16", batch_size=3
+    )

@@ -24,9 +24,9 @@ from advisor.advice.pairs import Hashes, decoded, encoded, hashes_of, kappas, vo
 from advisor.models.pool_file import read_pool
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
-from advisor.models.run_config import InferenceConfig, RunConfig
+from advisor.models.run_config import RunConfig
+from advisor.options.new_run import SelectOptions
 from advisor.progress import Progress
-from advisor.records import Limits
 from advisor.tasks import load_task
 from ensemble.errors import UniteError
 from ensemble.vocabulary.token_bytes import Vocabulary
@@ -54,12 +54,10 @@ def plan(place: Place, models: Path) -> RunConfig:
     place.job(models)
     dev = load_task("task.yaml")
     return RunConfig(
+        options=SelectOptions(max_gap=100, max_length_ratio=1e9),
         candidates=read_pool("models.txt"),
         dev=dev,
         held_out=None,
-        rules=Limits(100, 1e9, 3),
-        inference=InferenceConfig(),
-        seed=0,
         cache_dir=place.cache,
         command="advisor select",
     )

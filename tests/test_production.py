@@ -22,7 +22,7 @@ from advisor.commands.select import run as select
 from advisor.models.loaded_models import ALONE, LoadedModels, load_ensemble
 from advisor.models.local_model import LocalModel
 from advisor.models.response_cache import Response, ResponseCache
-from advisor.models.run_config import InferenceConfig, RunConfig
+from advisor.models.run_config import RunConfig
 from advisor.options.finished_run import ServeOptions
 from advisor.options.new_run import SelectOptions
 from advisor.progress import Progress
@@ -504,7 +504,7 @@ def test_each_strategy_serves_the_texts_that_were_verified(
         name = label(result.strategy, [each.strategy for each in strategies])
         plan = plan_by_options(ServeOptions(run=str(folder), strategy=name), lambda _: None)
         limits = RequestLimits(default_tokens=plan.max_new_tokens or 256, default_stop=plan.stop)
-        app, engine = make_app_of(plan, "demo", limits, None, None, InferenceConfig())
+        app, engine = make_app_of(plan, "demo", limits, None, None, ServeOptions(run="r"))
         with bind("127.0.0.1", 0) as bound, listening(bound, app, engine) as server, server.client() as client:
             served = [
                 client.completions.create(model="demo", prompt=prompt).choices[0].text for prompt in prompts[:ASKED]

@@ -22,11 +22,11 @@ from advisor.models.job import Job, question_key
 from advisor.models.loaded_models import LocalJobRunner
 from advisor.models.local_model import LocalModel
 from advisor.models.response_cache import Response, ResponseCache
-from advisor.models.run_config import InferenceConfig
 from advisor.records import Profile
 from advisor.tasks import Task, load_task
 from advisor.tasks.task import Scoring
 from ensemble import Ensemble
+from ensemble.decode.settings import Settings
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.load import member_of
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["pools"]
 
-SHORT = InferenceConfig(max_new_tokens=6)
+SHORT = Settings(max_new_tokens=6)
 NO_SPEC = EnsembleSpec(())
 KEY = {"members": [{"files": {"model.safetensors": "0"}}]}
 LOCAL = ModelSpec(Checkpoint("m"), "m", None, "float32", "auto", files={"model.safetensors": "0"})
@@ -74,17 +74,16 @@ def profile(
     make: Callable[[], Ensemble],
     *,
     key: dict[str, Any] | None = None,
-    setting: InferenceConfig | None = None,
+    batch_size: int | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Profile:
     """What the engine of this process makes of a job; ``advance`` hears of its progress."""
     progress: Any = SimpleNamespace(stage=lambda *_: nullcontext(advance), say=lambda _: None)
-    setting = setting or InferenceConfig()
     job = Job(
         "alpha",
         task,
-        setting,
-        lambda: LocalModel("alpha", make, setting.batch_size),
+        task.settings,
+        lambda: LocalModel("alpha", make, batch_size),
         key=key or KEY,
         cache=store,
         progress=progress,
@@ -168,9 +167,9 @@ def test_everything_that_decides_a_response_is_in_its_key(place: Place, task: Ta
     of_question = question_key
     keys = {
         of_question(key, example, task, SHORT),
-        of_question(key, example, task, InferenceConfig(max_new_tokens=7)),
+        of_question(key, example, task, Settings(max_new_tokens=7)),
         of_question(key, dataclasses.replace(example, prompt="other"), task, SHORT),
-        of_question(key, example, dataclasses.replace(task, stop=("\n",)), SHORT),
+        of_question(key, example, task, dataclasses.replace(SHORT, stop=("\n",))),
         of_question(key, example, task, dataclasses.replace(SHORT, temperature=1.0)),
         of_question(key, example, task, dataclasses.replace(SHORT, temperature=1.0, seed=1)),
         of_question({**key, "method": "unite", "k": 10}, example, task, SHORT),

@@ -21,8 +21,8 @@ from tiny import byte_tokenizer, save_member, tiny_model
 
 from advisor.models import server_identity as identity
 from advisor.models.ask import reply_to
-from advisor.models.run_config import InferenceConfig
 from advisor.models.server_model import ServerModel
+from advisor.options.finished_run import ServeOptions
 from advisor.serving.app import Endpoints
 from advisor.serving.engine import SharedDecoder
 from advisor.serving.metrics import Metrics
@@ -232,7 +232,7 @@ def test_figures_tell_the_requests_to_each_member(models: Path, servers: dict[st
         for name in NAMES
     ]
     app, engine = make_app_of(
-        EnsembleSpec(tuple(specs)), "both", RequestLimits(), None, None, InferenceConfig(batch_size=4)
+        EnsembleSpec(tuple(specs)), "both", RequestLimits(), None, None, ServeOptions(run="r", batch_size=4)
     )
     with TestClient(app) as client:
         body = {"model": "both", "prompt": "What is 1 + 1?", "max_tokens": 5}

@@ -15,7 +15,6 @@ from tiny import byte_tokenizer, save_member, tiny_model
 from advisor.models.job import conversation_end, next_turns, question_key
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
-from advisor.models.run_config import InferenceConfig
 from advisor.progress import Progress
 from advisor.records import Profile
 from advisor.tasks import load_task
@@ -199,13 +198,11 @@ def test_the_key_of_a_turn_has_the_conversation_and_that_of_one_turn_stays_as_it
     task = load_task("task.yaml", limit=1)
     first, second = task.examples
     key = {"members": [{"weights": "abc"}]}
-    of_one_turn = question_key(key, first, task, InferenceConfig())
-    assert of_one_turn == question_key(
-        key, dataclasses.replace(first, id="other", cluster=None), task, InferenceConfig()
-    )
+    of_one_turn = question_key(key, first, task, task.settings)
+    assert of_one_turn == question_key(key, dataclasses.replace(first, id="other", cluster=None), task, task.settings)
     one, other = (next_turns(task, {first.id: said}).examples[0] for said in ("A", "B"))
     same_text = dataclasses.replace(second, prompt=Dialogue(one.exchanges, one.prompt).text)
-    keys = [question_key(key, each, task, InferenceConfig()) for each in (first, second, one, other, same_text)]
+    keys = [question_key(key, each, task, task.settings) for each in (first, second, one, other, same_text)]
     assert len(set(keys)) == 5
 
 

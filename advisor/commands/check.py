@@ -22,10 +22,11 @@ from advisor.jobs.session import open_session
 from advisor.judge.judge import open_profiler
 from advisor.logs.join import read_logs
 from advisor.models.job import conversation_end
-from advisor.models.run_config import EQUAL, InferenceConfig, RunConfig, load_split
+from advisor.models.run_config import EQUAL, RunConfig, load_split
 from advisor.options.finished_run import CheckOptions
+from advisor.options.new_run import SelectOptions
 from advisor.progress import Progress
-from advisor.records import ALPHA, CONFIDENCE, Limits, Profile, signed
+from advisor.records import ALPHA, CONFIDENCE, Profile, signed
 from advisor.run.folder import Run
 from advisor.run.plan import (
     candidates_of_run,
@@ -205,23 +206,24 @@ def _from_models(
     judges = judges_beside(run, options, whole)
     limit, place = options.limit or LIMIT, f"--split {options.split} of {whole.name}"
     numbers, left_out = _draw_fresh(whole.examples, known, limit, seed, place, "another --split or --task")
-    asked = replace(whole, examples=tuple(whole.examples[n] for n in numbers))
     # As in the run, whose responses had this limit and were decoded so.
-    options = replace(options, max_new_tokens=options.max_new_tokens or limits_of_run(run)[0])
+    limit_of_tokens = options.max_new_tokens or limits_of_run(run)[0] or whole.max_new_tokens
+    asked = replace(whole, examples=tuple(whole.examples[n] for n in numbers), max_new_tokens=limit_of_tokens)
     measured = run.result.ensemble
     config = RunConfig(
+        options=SelectOptions(
+            method=strategy.name if decodes else DEFAULT,
+            k=(measured.k if measured else None) or 10,
+            weights=_weights(measured, strategy, entries) if decodes else EQUAL,
+            think=run.result.rules.think if decodes else None,
+            seed=seed,
+        ),
         candidates=entries,
         dev=asked,
         held_out=None,
-        rules=Limits(),
-        inference=InferenceConfig.from_options(options),
-        seed=seed,
+        inference=options.inference,
         cache_dir=options.cache_dir or default_cache_dir(),
         command=command_line(),
-        method=strategy.name if decodes else DEFAULT,
-        k=(measured.k if measured else None) or 10,
-        weights=_weights(measured, strategy, entries) if decodes else EQUAL,
-        think=run.result.rules.think if decodes else None,
         judges=judges,
     )
     with open_session(config, progress, {config.dev.split: 1}) as (cache, _):

@@ -26,8 +26,9 @@ from advisor.jobs.dry_run import (
 from advisor.models.fit import ROUNDING, place_models
 from advisor.models.loaded_models import silence_libraries
 from advisor.models.pool_file import read_pool
-from advisor.models.run_config import InferenceConfig, check_consent, load_split
+from advisor.models.run_config import check_consent, load_split
 from advisor.options.new_run import DoctorOptions
+from advisor.options.shared import InferenceOptions
 from ensemble.common.background import in_background
 from ensemble.common.files import default_cache_dir, exists
 from ensemble.common.text import visible
@@ -40,11 +41,10 @@ def doctor(options: DoctorOptions) -> None:
     from huggingface_hub import constants
 
     silence_libraries(quiet=True)
-    # Checked first: a wrong option must not wait for the hub.
-    inference = InferenceConfig.from_options(options)
+    inference = InferenceOptions(device=options.device, dtype=options.dtype)
     entries = () if options.pool is None else read_pool(options.pool)
     check_consent(entries, options)
-    questions = None if options.task is None else load_split(options, "dev")
+    questions = None if options.task is None else load_split(options, "dev", max_new_tokens=options.max_new_tokens)
     found: dict[str, Any] = {
         "machine": machine(),
         "versions": versions(),
@@ -59,7 +59,7 @@ def doctor(options: DoctorOptions) -> None:
     # A token has about four characters; `--dry-run` counts them with each model's tokenizer.
     asked = [] if questions is None else [len(example.prompt) / 4 for example in questions.examples]
     prompt = int(sum(asked) / len(asked)) + 1 if asked else 512
-    new = options.max_new_tokens or 256 if questions is None else tokens_written(questions, inference)
+    new = options.max_new_tokens or 256 if questions is None else tokens_written(questions)
     plans = [
         plan_model(entry, inference, prompt=prompt, new=new, problem=problem_of(entry, inference)) for entry in entries
     ]

@@ -23,11 +23,12 @@ from advisor.jobs.session import open_session, with_devices
 from advisor.judge.judge import open_profiler
 from advisor.judge.prompts import name_of_set
 from advisor.models.response_cache import ResponseCache, key_of
-from advisor.models.run_config import ACCURACY, InferenceConfig, RunConfig, load_split
+from advisor.models.run_config import ACCURACY, RunConfig, load_split
 from advisor.options.finished_run import EvaluateOptions
+from advisor.options.new_run import SelectOptions
 from advisor.options.shared import split_names
 from advisor.progress import Progress
-from advisor.records import Cost, Limits, Profile
+from advisor.records import Cost, Profile
 from advisor.run.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
 from advisor.run.figures import SCHEMA_VERSION, JudgeSection
 from advisor.run.folder import Run, write_json
@@ -78,7 +79,7 @@ def evaluate(options: EvaluateOptions) -> None:
         task, names = judge.sign(task), [profile.model for profile in profiles]
         sets = {name_of_set(name, names): answers for name, answers in evaluator.answers.items()}
         responses = {**dict(zip(names, profiles, strict=True)), **sets}
-        judged = judge_section(judge, [(task, responses)], names, seed=config.seed)
+        judged = judge_section(judge, [(task, responses)], names, seed=config.options.seed)
     evaluation = evaluation_of(profiles, results, config, task, recorded, judged)
     content = written(evaluation)
     # Before the report, which reads it.
@@ -110,26 +111,22 @@ def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunCo
             "its candidates with --members"
         )
     check_servers(candidates, options, str(options.run))
-    evaluated = load_split(options, options.split, options.seed)
+    evaluated = load_split(options, options.split, options.seed, max_new_tokens=options.max_new_tokens)
     evaluated.check_allowed()
     judges = judges_beside(run, options, evaluated)
     dev = evaluated
     # Without such weights a missing dev split must not end the command.
     if options.weights == ACCURACY:
-        dev = load_split(options, "dev", options.seed)
+        dev = load_split(options, "dev", options.seed, max_new_tokens=options.max_new_tokens)
         _check_disjoint(evaluated, dev)
     return RunConfig(
+        options=SelectOptions(k=options.k, weights=options.weights, think=options.think, seed=options.seed),
         candidates=candidates,
         dev=dev,
         held_out=evaluated,
-        rules=Limits(),
-        inference=InferenceConfig.from_options(options),
-        seed=options.seed,
+        inference=options.inference,
         cache_dir=options.cache_dir or default_cache_dir(),
         command=command,
-        k=options.k,
-        weights=options.weights,
-        think=options.think,
         judges=judges,
     )
 
@@ -190,15 +187,15 @@ def evaluation_of(
         split=task.split,
         n=len(task.examples),
         signature=str(task.signature),
-        k=config.k,
-        weights=config.weights,
-        think=config.think,
+        k=config.options.k,
+        weights=config.options.weights,
+        think=config.options.think,
         best_single_model=_best(members).model,
         members=tuple(
             EvaluatedModel(
                 model=member.model,
                 accuracy=member.accuracy,
-                accuracy_ci=accuracy_interval(member, seed=config.seed),
+                accuracy_ci=accuracy_interval(member, seed=config.options.seed),
                 **corpus_figures(member, task),
                 mean_length=member.mean_length,
                 ms_per_token=_speed(member.cost)[0] or None,
@@ -242,6 +239,8 @@ class Evaluator:
         self._cache, self._progress = cache, progress
         self.profiler, self.judge = open_profiler(config, cache, progress)
         self.answers: dict[str, Profile] = {}
+        # The response-level methods that fit, with the models that they ask, until they have answered.
+        self._responders: dict[str, ResponseMethod | Aggregation | Majority] = {}
 
     def run(self) -> tuple[list[Profile], list[EvaluatedMethod]]:
         """Evaluate the methods, then the control; first of all comes every member alone, in the set's order.
@@ -277,7 +276,8 @@ class Evaluator:
             options = self._settings.get(name, {})
             try:
                 if get_method(name).level == "response":
-                    if isinstance(self._responder(name), Majority) and not can_vote(self.task):
+                    self._responders[name] = made = self._responder(name)
+                    if isinstance(made, Majority) and not can_vote(self.task):
                         raise InputError(_NO_VOTE, of=f"method {name}")
                     continue
                 # Only loading shows whether a method fits. Stored responses show it too, and take no time.
@@ -302,7 +302,7 @@ class Evaluator:
         responses = dict(zip(self._names, alone, strict=True))
         try:
             members, flow = self._flow(name, alone)
-            made = play_with_models(self.profiler, members, flow, self.task, responses, self._config.seed, name)
+            made = play_with_models(self.profiler, members, flow, self.task, responses, self._config.options.seed, name)
             profile = self.profiler.graded(made.replay.profile, self._names, self.task)
         except JudgeError:
             raise  # all other methods would fail as well
@@ -323,7 +323,7 @@ class Evaluator:
 
     def _flow(self, name: str, alone: Sequence[Profile]) -> tuple[Sequence[str], Callable[[QuestionText], WritingFlow]]:
         """The flow of a method, and the models that its calls number."""
-        method = self._responder(name)
+        method = self._responders.pop(name)
         if isinstance(method, Majority):
             return self._names, Vote(tuple(self._names)).flow
         if not isinstance(method, Aggregation):
@@ -371,8 +371,8 @@ class Evaluator:
         # The thinking is the same for all methods, and the answers are nearly as long.
         spent = [self.answers[each.method].cost for each in results if each.level == "token" and not each.left_out]
         most = max((cost.tokens_of_set(len(self._names)) for cost in spent), default=None)
-        tokens = most if self._config.think else None
-        best, seed = _best(alone).model, self._config.seed
+        tokens = most if self._config.options.think else None
+        best, seed = _best(alone).model, self._config.options.seed
         if tokens is None:
             seeds = range(seed, seed + len(self._names))
             samples = [self.profiler.drawn(best, self.task, TEMPERATURE, each) for each in seeds]
@@ -404,12 +404,12 @@ class Evaluator:
         decoded = cost is not None and cost.steps > 0 and level != "control"
         is_joint, n = level not in ("response", "control"), len(self.task.examples)
         tokens = profile.cost.tokens_of_set(len(self._names)) if is_joint else profile.cost.tokens
-        difference = compare(profile, alone, self._config.seed)
+        difference = compare(profile, alone, self._config.options.seed)
         return EvaluatedMethod(
             method=name,
             level=level,
             accuracy=profile.accuracy,
-            accuracy_ci=accuracy_interval(profile, seed=self._config.seed),
+            accuracy_ci=accuracy_interval(profile, seed=self._config.options.seed),
             **corpus_figures(profile, self.task),
             difference=difference.difference,
             difference_ci=difference.difference_ci,

@@ -245,7 +245,7 @@ def _answers(options: SelectOptions, command: str, progress: Progress) -> _Answe
         prices = prices_of(run)
         # Without the models that failed on the held-out questions.
         dev = AnsweredSplit(run.dev, {name: own[name] for name in held}, prices=prices)
-        held_out, task = AnsweredSplit(run.held_out, held, prices=prices), task_info(run.dev, run.inference)
+        held_out, task = AnsweredSplit(run.held_out, held, prices=prices), task_info(run.dev, run.dev.max_new_tokens)
         origin = provenance_of_run(run, profiler)
         return _without_copies(_Answers(dev, held_out, (), task, dict(profiler.failures), origin))
 

@@ -26,7 +26,7 @@ def profile(options: ProfileOptions) -> None:
     with open_session(config, progress) as (cache, run_engine):
         profiler, profile_judge = open_profiler(config, cache, progress, engine=run_engine)
         profiled = profile_candidates(config, profiler)
-    ranked = [profiled.profiles[decision.model] for decision in profiled.select(config.rules).decisions]
+    ranked = [profiled.profiles[decision.model] for decision in profiled.select(of_run.rules).decisions]
     if options.as_json:
         dev = profile_judge.sign(config.dev) if profile_judge else config.dev
         numbers = [

@@ -192,7 +192,7 @@ def run(
     pool, selection = chosen.pool, chosen.selection
     profiles = [pool.complete[d.model] for d in selection.decisions if d.model in pool.complete]
     by_name, everyone = {profile.model: profile for profile in profiles}, (*profiles, *pool.copies.values())
-    intervals = {name: accuracy_interval(profile, seed=config.seed) for name, profile in pool.profiles.items()}
+    intervals = {name: accuracy_interval(profile, seed=config.options.seed) for name, profile in pool.profiles.items()}
     judged = None
     if judge:
         responses = [(config.dev, by_name)]
@@ -201,11 +201,13 @@ def run(
             # Strategies that write new texts have the names that the verdicts have.
             sets = {name_of_set(each.profile.model, strategy.members): each.profile for strategy, each in texts.items()}
             responses.append((config.held_out, {**chosen.alone, **sets}))
-        judged = judge_section(judge, responses, list(by_name), compared.results, profiler.failures, config.seed)
+        judged = judge_section(
+            judge, responses, list(by_name), compared.results, profiler.failures, config.options.seed
+        )
     doubts = run_doubts(profiles, config.dev, intervals[profiles[0].model][0], chance_of(config.dev))
     # On a judge whose verdicts tell little; the splits have the same one.
     notes = (*(each.text for each in doubts), *(judge_warnings(judged.judges, judged.splits[-1]) if judged else ()))
-    pairs = all_pairs(profiles, vocabularies(list(by_name), profiler, cache, progress), config.rules)
+    pairs = all_pairs(profiles, vocabularies(list(by_name), profiler, cache, progress), config.options.rules)
     advice = _advise(config, chosen, compared, looks, notes, judged).model_copy(update={"doubts": doubts})
     prices, ensemble = prices_of(config), None
     samples = samples_of(config.dev, "dev", everyone)
@@ -220,18 +222,18 @@ def run(
         samples = chain(samples, samples_of(config.held_out, "held_out", alone, together, traces, recommended))
     result = Result(
         schema_version=SCHEMA_VERSION,
-        task=task_info(config.dev, config.inference),
-        rules=RuleLimits(**asdict(config.rules)),
+        task=task_info(config.dev, config.dev.max_new_tokens),
+        rules=RuleLimits(**asdict(config.options.rules)),
         candidates=candidate_figures(
             selection,
             config.dev,
             everyone,
             profiler.failures,
             intervals=intervals,
-            calls=close_calls(profiles, selection.selected[0], config.rules, seed=config.seed),
+            calls=close_calls(profiles, selection.selected[0], config.options.rules, seed=config.options.seed),
         ),
         selected=selection.selected,
-        prediction=chosen.predictions(config.set_by, compared.results),
+        prediction=chosen.predictions(config.options.set_by, compared.results),
         pairs=pairs,
         ensemble=ensemble,
         strategies=tuple(each.figures for each in compared.results),
@@ -258,7 +260,7 @@ def _verify(
     if whole is None:
         return config, choose(config, pool, profiler, progress), Compared(), ()
     questions = len(whole.examples)
-    looks_at = planned_looks(questions) if config.until_sure else (questions,)
+    looks_at = planned_looks(questions) if config.options.until_sure else (questions,)
     plan = tuple(conversation_end(whole.examples, n) for n in looks_at)
     asked: dict[int, tuple[RunConfig, ChosenSet, Compared]] = {}
 
@@ -272,7 +274,7 @@ def _verify(
 
     tested = _tested(*ask(plan[0])[1:])
     if tested is None:
-        if config.until_sure:
+        if config.options.until_sure:
             progress.say("--until-sure has no set or vote to test, so all held-out questions are asked at once")
         return *ask(questions), ()
     strategy, voters = tested.strategy, asked[plan[0]][1].voters
@@ -282,19 +284,19 @@ def _verify(
         # If a member fails in a later batch, another set is left.
         if found is None or ((found.strategy != strategy) if tested.figures.is_decoded else ask(n)[1].voters != voters):
             return None
-        if config.until_sure:
+        if config.options.until_sure:
             gain = f"{signed(found.gain.points)} points, p {p_value(found.gain.p_no_gain)}"
             progress.say(f"{counted(n, 'held-out question')}: {gain}")
         return found.gain
 
-    weights = "" if config.weights == EQUAL else f", weights {config.weights}"
-    how = f"{strategy.name}{weights}" + (f", think {config.think}" if config.think else "")
+    weights = "" if config.options.weights == EQUAL else f", weights {config.options.weights}"
+    how = f"{strategy.name}{weights}" + (f", think {config.options.think}" if config.options.think else "")
     members = strategy.members if tested.figures.is_decoded else voters
     blank = InterimAnalysis(
         questions=questions_id(whole),
         members=members,
         method=how,
-        k=config.k,
+        k=config.options.k,
         plan=plan,
         n=plan[0],
         p_no_gain=1.0,
@@ -321,7 +323,7 @@ def _strategies(config: RunConfig, chosen: ChosenSet, look: InterimAnalysis | No
     if config.held_out is None or not chosen.alone:
         return Compared()
     splits, votes = chosen.splits(config, config.held_out), can_vote(config.held_out)
-    return compare_strategies(*splits, can_vote=votes, rules=config.rules, look=look, seed=config.seed)
+    return compare_strategies(*splits, can_vote=votes, rules=config.options.rules, look=look, seed=config.options.seed)
 
 
 def _advise(
@@ -357,7 +359,7 @@ def _advise(
     # Where no two can decode together, the rules choose among all.
     apart = () if remote_in(chosen.selection, remote) else remote
     return _with_recommendation(
-        advice.model_copy(update={"text": text}), compared, notes, config, splits, can, apart, judged
+        advice.model_copy(update={"text": text}), compared, notes, config.options, splits, can, apart, judged
     )
 
 
@@ -365,21 +367,21 @@ def _with_recommendation(
     advice: AdviceSection,
     compared: Compared,
     notes: Sequence[str | None],
-    config: RunConfig | SelectOptions,
+    options: SelectOptions,
     splits: tuple[AnsweredSplit, AnsweredSplit],
     can_vote: bool,
     apart: Collection[str] = (),
     judged: JudgeSection | None = None,
 ) -> AdviceSection:
     """The advice with the recommendation and the warnings."""
-    recommendation = recommend(compared, config.rules)
+    recommendation = recommend(compared, options.rules)
     groups: tuple[str, ...] = ()
     if recommendation is not None:
         text = recommendation.text + direct_comparison(judged, recommendation)
         recommendation = recommendation.model_copy(update={"text": text})
         groups = compared.result_of(recommendation).warnings
     cut_off = with_more_tokens(
-        *splits, recommendation, can_vote=can_vote, rules=config.rules, apart=apart, seed=config.seed
+        *splits, recommendation, can_vote=can_vote, rules=options.rules, apart=apart, seed=options.seed
     )
     warnings = (*notes, cut_off.text if cut_off else None, moved_warning(compared.moved), *groups)
     return advice.model_copy(

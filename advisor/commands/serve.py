@@ -6,7 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-from advisor.models.run_config import InferenceConfig
 from advisor.options.finished_run import ServeOptions
 from advisor.progress import Progress
 from advisor.run.plan import StrategyPlan, plan_by_options
@@ -23,7 +22,6 @@ def serve(options: ServeOptions) -> None:
     from advisor.serving.protocol import RequestLimits
     from advisor.serving.server import GracefulServer, address_of, allowed_hosts, bind, is_loopback, read_key_digest
 
-    inference = InferenceConfig.from_options(options)
     key_digest = read_key_digest(options.api_key_file, os.environ)
     chosen = plan_by_options(options, Progress().say)
     if not isinstance(chosen, StrategyPlan):
@@ -48,8 +46,7 @@ def serve(options: ServeOptions) -> None:
     # Bound first: a port in use is reported at once and not after minutes of loading.
     with bind(options.host, options.port) as bound:
         hosts = allowed_hosts(bound, options.host, options.allow_host)
-        group = options.group
-        app, engine = starting.make_app_of(chosen, name, limits, key_digest, hosts, inference, group, prompt=prompt)
+        app, engine = starting.make_app_of(chosen, name, limits, key_digest, hosts, options, prompt=prompt)
 
         def ready() -> None:
             _print_ready(address_of(bound), shown, open_to_all=not is_loopback(bound), has_key=key_digest is not None)

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean, median
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from advisor.jobs.played import reading_task
-from advisor.judge.judge import judging
 from advisor.judge.prompts import Shown, judge_task
 from advisor.models.fit import check_pool, device_of, free_on, need_of_model, resources_of, too_large, weights_here
 from advisor.models.job import continued
 from advisor.models.loaded_models import WHILE_LOADING
 from advisor.models.profiler import splits_of, stored_responses, unanswered
-from advisor.models.run_config import BEST, InferenceConfig, RunConfig
+from advisor.models.run_config import RunConfig
+from advisor.options.shared import EngineName, InferenceOptions
 from advisor.progress import Progress
-from advisor.records import TRIES, join
-from advisor.strategies.fusion import prompt_template, with_drafts
-from advisor.strategies.replay import question_of
+from advisor.records import TRIES, Answer, join
+from advisor.strategies import asked_for
+from advisor.strategies.replay import play, question_of
+from advisor.strategies.strategy import Call, QuestionText, Strategy
 from advisor.tasks.task import Example, Rubric, Task
 from ensemble.common.text import counted, price, visible
 from ensemble.errors import InputError, UniteError, first_line
@@ -54,20 +55,11 @@ class _TokenizerOnly(Member):
         return None
 
 
-class _Prompts(NamedTuple):
-    """The questions of a model, or the prompts of a judge; `missing` of them are responses that are not written yet."""
-
-    examples: tuple[Example, ...]
-    missing: list[int]  # those that are responses of at most `limit` tokens
-    limit: int
-    new: int  # tokens that the model writes at most
-
-
 def dry_run(config: RunConfig) -> dict[str, Any]:
-    """Plan a run: its models, the new calls of a fusion (``readers``), its judges, what is loaded, and the total."""
-    inference, judge_inference = config.inference, judging(config)
+    """Plan a run: its models, the new calls of strategies (``readers``), its judges, what is loaded, and the total."""
+    inference, engine = config.inference, config.cluster.engine
     # Checked before anything else looks at a model: this finds a hub that does not answer with one request.
-    problems = {entry.name: problem_of(entry, inference) for entry in config.candidates}
+    problems = {entry.name: problem_of(entry, inference, engine) for entry in config.candidates}
     known = [entry for entry in config.candidates if problems[entry.name] is None and not _has_to_come(entry)]
     stored = stored_responses(config, known)
     models = []
@@ -76,25 +68,23 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
         left = [unanswered(task, each) for task, each in zip(splits_of(config), said, strict=False)]
         # The questions with the responses that are stored, and a mark for each of the others.
         known_or_not = {example.id: said[0].get(example.id, UNKNOWN) for example in config.dev.examples}
-        examples = continued(config.dev, known_or_not).examples
-        missing = [sum(response == UNKNOWN for _, response in example.exchanges) for example in examples]
-        prompts = _Prompts(examples, missing, inference.limit(config.dev), tokens_written(config.dev, inference))
-        plan = _plan(entry, inference, prompts, sum(left), problems[entry.name], config.dev)
+        asked = continued(config.dev, known_or_not)
+        missing = [sum(response == UNKNOWN for _, response in example.exchanges) for example in asked.examples]
+        plan = _plan(config, entry, asked, missing, sum(left), problems[entry.name])
         models.append({**plan, "profiling": left[0], "alone": sum(left[1:])})
     judges, sets = [], decoded_sets(config)
     if (rubric := config.dev.rubric) is not None:
         task, responses = judge_prompts(config.dev, rubric)
-        shown = _Prompts(task.examples, responses, inference.limit(config.dev), tokens_written(task, judge_inference))
         for judge in config.judges:
-            problem = problem_of(judge, judge_inference)
-            judges.append(_plan(judge, judge_inference, shown, verdicts(config, written_anew(config)), problem, task))
+            problem = problem_of(judge, inference, engine)
+            judges.append(_plan(config, judge, task, responses, verdicts(config, written_anew(config)), problem))
     readers = _readers(config, problems)
     every, verifies = [*models, *readers, *judges], config.held_out is not None
     # A judge may be a candidate. Without held-out questions no model is needed whose responses are stored.
     needed = {plan["model"]: plan for plan in every if verifies or plan["questions"]}
     # All held-out questions, and then the set.
     phases = 3 if verifies and len(config.candidates) > 1 else len(splits_of(config))
-    together = plan_together(models, config.rules.max_models) if verifies else None
+    together = plan_together(models, config.options.rules.max_models) if verifies else None
     prices = [plan["price"] for plan in every if plan["price"] is not None]
     return {
         "task": config.dev.name,
@@ -118,50 +108,66 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
 
 
 def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict[str, Any]]:
-    """The plans of a fusion's new calls: drafts that are drawn, and prompts with drafts; empty without one.
+    """The plans of the new calls of strategies: drafts that are drawn, and prompts with drafts.
 
-    The dev questions choose the best model, and a panel or a writer that the options do not name. Each plan that
-    depends on them is that of the model with which it costs most, with the most calls of any model.
+    The dev questions choose the best model and the voters. A strategy that depends on them is planned with the models
+    with which it costs most.
     """
-    task, inference, fusion = config.held_out, config.inference, config.fusion
-    if fusion is None or task is None:
-        return []
+    task = config.held_out
     by_name = {entry.name: entry for entry in config.candidates}
+    if task is None or not asked_for(config.options, list(by_name), list(by_name), list(by_name)):
+        return []
     are_priced = all(entry.price is not None and entry.price.of(1, 1) for entry in config.candidates)
-    named = fusion.panel
-    # Later turns of conversations have the writer's own texts before them, which are as long as drafts.
-    n, drafts = len(task.examples), fusion.drafts * (len(named) or min(config.rules.max_voters, len(by_name)))
-    template = prompt_template(fusion.template)
+    questions = [question_of(example) for example in task.examples]
 
-    def reads(count: int) -> _Prompts:
-        """Prompts with so many drafts; without drafts these are the questions."""
-        asked, read = task, [UNKNOWN] * count
-        if count:
-            prompts = [with_drafts(template, question_of(example), read) for example in task.examples]
-            asked = reading_task(task, dict(enumerate(prompts)))
-        return _Prompts(asked.examples, [count] * n, inference.limit(task), tokens_written(task, inference))
+    def plan(role: str, name: str, prompts: Mapping[int, str | None], count: int) -> dict[str, Any]:
+        # Later turns of conversations have the writer's own texts before them, which are as long as drafts.
+        missing = [0 if prompt is None else prompt.count(UNKNOWN) for prompt in prompts.values()]
+        new = {n: prompt for n, prompt in prompts.items() if prompt is not None}
+        asked = reading_task(task, new) if new else task
+        return {"role": role, **_plan(config, by_name[name], asked, missing, count, problems[name])}
 
-    def plan(role: str, name: str, prompts: _Prompts, count: int) -> dict[str, Any]:
-        return {"role": role, **_plan(by_name[name], inference, prompts, count, problems[name], task)}
+    def cost(plans: Sequence[Mapping[str, Any]]) -> float:
+        total = 0.0
+        for each in plans:
+            price = by_name[each["model"]].price if are_priced else None
+            total += each["questions"] * ((price or TOKEN).of(each["read_tokens"], each["new_tokens"]) or 0.0)
+        return total
 
-    def cost(made: Mapping[str, Any]) -> float:
-        price = by_name[made["model"]].price if are_priced else None
-        return (price or TOKEN).of(made["read_tokens"], made["new_tokens"]) or 0.0
+    alone = {name: cost([plan("", name, dict.fromkeys(range(len(questions))), 1)]) for name in by_name}
+    voters = sorted(by_name, key=alone.__getitem__, reverse=True)[: config.options.max_voters]
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    dearest: dict[str, list[dict[str, Any]]] = {}
+    for strategy in asked_for(config.options, list(by_name), list(by_name), voters):
+        own = []
+        for (role, name), calls in _new_calls(strategy, questions).items():
+            if (role, name) not in found:
+                # Of each question the last prompt: those of a later round are the longest.
+                found[role, name] = plan(role, name, dict(calls), len(calls))
+            own.append(found[role, name])
+        dearest[strategy.name] = max(dearest.get(strategy.name, []), own, key=cost)
+    return [each for plans in dearest.values() for each in plans]
 
-    def most(plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        dearest = max(plans, key=lambda each: cost(each) * each["questions"])
-        return {**dearest, "questions": max(each["questions"] for each in plans)}
 
-    drawing, reading = reads(0), reads(drafts)
-    # Each cost counts the tokens of all prompts, so none is made that nothing needs.
-    draw = {} if named else {name: cost(plan("", name, drawing, 0)) for name in by_name}
-    panel = named or tuple(sorted(by_name, key=draw.__getitem__, reverse=True)[: config.rules.max_voters])
-    writers = tuple(by_name) if fusion.writer == BEST else (fusion.writer,)
-    plans = [most([plan("fusion, written by", name, reading, n) for name in writers])]
-    again = n * (fusion.rounds - 1)
-    plans += [plan("fusion, drafts read by", name, reading, again) for name in panel if again]
-    plans += [plan("fusion, drafts of", name, drawing, n * fusion.drafts) for name in panel if fusion.drafts > 1]
-    return plans
+def _new_calls(
+    strategy: Strategy, questions: Sequence[QuestionText]
+) -> dict[tuple[str, str], list[tuple[int, str | None]]]:
+    """The new calls of a strategy: by what they are for and who answers, the numbers of questions and new prompts."""
+
+    def unknown(calls: Sequence[tuple[int, Call]]) -> list[Answer]:
+        return [Answer(str(n), UNKNOWN, None, 0.0, "unknown") for n, _ in calls]
+
+    found: dict[tuple[str, str], list[tuple[int, str | None]]] = {}
+    for n, way in enumerate(play(strategy.flow, questions, unknown)):
+        for call in way.calls:
+            if call.prompt is None and call.draw is None:
+                continue  # the models answer the questions in any case
+            what = "written" if call is way.calls[-1] else "drafts read"
+            role = "drafts of" if call.prompt is None else f"{what} by"
+            key = f"{strategy.name}, {role}", strategy.members[call.members[0]]
+            found.setdefault(key, []).append((n, call.prompt))
+    # Who writes comes first.
+    return dict(sorted(found.items(), key=lambda each: each[0][0], reverse=True))
 
 
 def _has_to_come(entry: ModelSpec) -> bool:
@@ -173,23 +179,33 @@ def _has_to_come(entry: ModelSpec) -> bool:
 
 
 def _plan(
-    entry: ModelSpec, inference: InferenceConfig, prompts: _Prompts, questions: int, problem: str | None, task: Task
+    config: RunConfig, entry: ModelSpec, task: Task, missing: Sequence[int], questions: int, problem: str | None
 ) -> dict[str, Any]:
-    """The plan of a model that answers some questions with prompts like these."""
-    shown, counted, trouble = _encoded(entry, inference.chat_template, prompts.examples, problem)
-    lengths = [count + each * prompts.limit for count, each in zip(counted, prompts.missing, strict=False)]
+    """The plan of a model that answers so many questions with prompts like those of a task.
+
+    Of each prompt, `missing` parts are responses of candidates that are not written yet.
+    """
+    limit, new = config.dev.max_new_tokens, tokens_written(task)
+    shown, counted, trouble = _encoded(entry, config.inference.chat_template, task.examples, problem)
+    lengths = [count + each * limit for count, each in zip(counted, missing, strict=False)]
     tokens = {"min": min(lengths), "median": int(median(lengths)), "max": max(lengths)} if lengths else None
-    new = prompts.new
-    plan = plan_model(entry, inference, prompt=max(lengths or [512]), new=new, problem=problem or trouble)
+    plan = plan_model(
+        entry,
+        config.inference,
+        config.cluster.engine,
+        prompt=max(lengths or [512]),
+        new=new,
+        problem=problem or trouble,
+    )
     if plan["fits"] is False and not questions:
         # All its responses are stored, so it is not loaded.
         plan["problem"] = None
-    texts = [each.estimated_tokens + count * prompts.limit for each, count in zip(*prompts[:2], strict=True)]
+    texts = [each.estimated_tokens + count * limit for each, count in zip(task.examples, missing, strict=True)]
     read, price = mean(lengths or texts), None
     if entry.price is not None:
         if task.metric == "choice" and entry.is_remote:
             # A server reads the prompt again with each option.
-            read *= mean(len(each.choices) for each in prompts.examples)
+            read *= mean(len(each.choices) for each in task.examples)
         price = (entry.price.price_in * read + entry.price.price_out * new) * questions / 1e6
     return {
         **plan,
@@ -254,10 +270,11 @@ UNKNOWN = "[response]"
 
 
 def written_anew(config: RunConfig) -> dict[str, int]:
-    """How many texts of sets that decode and of a fusion are judged at most for each question of a split."""
+    """How many texts of sets and of strategies that write are judged at most for each question of a split."""
     sets = decoded_sets(config)
-    if config.held_out is not None and config.fusion is not None:
-        sets[config.held_out.split] = sets.get(config.held_out.split, 0) + 1
+    names = [entry.name for entry in config.candidates]
+    if config.held_out is not None and (asked := asked_for(config.options, names, names, names)):
+        sets[config.held_out.split] = sets.get(config.held_out.split, 0) + len({each.name for each in asked})
     return sets
 
 
@@ -266,8 +283,8 @@ def decoded_sets(config: RunConfig) -> dict[str, int]:
     if config.held_out is None or len(config.candidates) < 2:
         return {}
     # The rules run one set; predicted gains choose up to so many.
-    tried = 1 if config.set_by == "rules" else TRIES
-    on_dev = config.decode_on != "held_out"
+    tried = 1 if config.options.set_by == "rules" else TRIES
+    on_dev = config.options.decode_on != "held_out"
     return {config.held_out.split: tried, **({config.dev.split: tried} if on_dev else {})}
 
 
@@ -299,35 +316,35 @@ def judge_prompts(task: Task, rubric: Rubric) -> tuple[Task, list[int]]:
 
 def say_judging(config: RunConfig, rubric: Rubric, progress: Progress, sets: dict[str, int] | None) -> None:
     """Say what the judges of a run take, before it begins; without `sets`, for what the run writes by its options."""
-    inference, count = config.inference, verdicts(config, written_anew(config) if sets is None else sets)
+    count = verdicts(config, written_anew(config) if sets is None else sets)
     if not count or progress.quiet:
         return
     task, responses = judge_prompts(config.dev, rubric)
-    new, limit = tokens_written(task, judging(config)), inference.limit(config.dev)
+    new, limit = tokens_written(task), config.dev.max_new_tokens
     # `--dry-run` counts them with each judge's tokenizer.
     tokens = sum(example.estimated_tokens for example in task.examples) + limit * sum(responses)
     prompt = int(tokens / len(task.examples)) + 1
     for judge in config.judges:
         begin = f"judge {judge.name}: at most {counted(count, 'verdict')}; those that are stored are not asked again"
-        if judge.checkpoint.is_remote or inference.engine == "ray":
+        if judge.checkpoint.is_remote or config.cluster.engine == "ray":
             progress.say(begin)
             continue
-        plan = plan_model(judge, judging(config), prompt=prompt, new=new)
+        plan = plan_model(judge, config.inference, prompt=prompt, new=new)
         # The weights may fit when the candidates are gone, so a problem is no reason to end the run.
         progress.say(f"{begin}; {plan['problem']}" if plan["problem"] else begin)
 
 
-def tokens_written(task: Task, inference: InferenceConfig) -> int:
+def tokens_written(task: Task) -> int:
     """Tokens of a response at most; 0 for choice tasks, whose options are read and scored."""
-    return 0 if task.metric == "choice" else inference.limit(task)
+    return 0 if task.metric == "choice" else task.max_new_tokens
 
 
-def problem_of(entry: ModelSpec, inference: InferenceConfig) -> str | None:
+def problem_of(entry: ModelSpec, inference: InferenceOptions, engine: EngineName = "local") -> str | None:
     """Why a model cannot run, by its files and its place; None if nothing speaks against it, and for a server."""
     if entry.checkpoint.is_remote:
         return None
     try:
-        if inference.engine == "ray":
+        if engine == "ray":
             resources_of(entry.resources, entry.device or inference.device, entry.place)
         checkpoint = entry.checkpoint
         if checkpoint.gguf is not None and weights_here(entry.name, checkpoint) is None and not checkpoint.is_local:
@@ -335,15 +352,20 @@ def problem_of(entry: ModelSpec, inference: InferenceConfig) -> str | None:
             check_name(checkpoint.gguf)
             check_on_hub(checkpoint)
         else:
-            on_this_machine = inference.engine == "local"
-            check_pool([entry], inference.device, inference.chat_template, on_this_machine=on_this_machine)
+            check_pool([entry], inference.device, inference.chat_template, on_this_machine=engine == "local")
     except UniteError as error:
         return str(error)
     return None
 
 
 def plan_model(
-    entry: ModelSpec, inference: InferenceConfig, *, prompt: int = 512, new: int = 256, problem: str | None = None
+    entry: ModelSpec,
+    inference: InferenceOptions,
+    engine: EngineName = "local",
+    *,
+    prompt: int = 512,
+    new: int = 256,
+    problem: str | None = None,
 ) -> dict[str, Any]:
     """The plan of one model, which is not loaded, for prompts and responses of so many tokens; sizes are in bytes."""
     names = ("device", "parameters", "dtype", "weights", "memory", "rows", "free", "fits", "download", "resources")
@@ -359,9 +381,9 @@ def plan_model(
         return {**plan, "device": entry.checkpoint.url}
     if problem is not None:
         return plan
-    place = device_of(entry, inference.device, inference.engine)
+    place = device_of(entry, inference.device, engine)
     plan |= {"device": place, "download": download_size(entry.checkpoint)}
-    if inference.engine == "ray":
+    if engine == "ray":
         # The memory and the files of the cluster's nodes are known there only.
         wanted = resources_of(entry.resources, place, entry.place)
         plan |= {"resources": {"num_cpus": wanted.num_cpus, "num_gpus": wanted.num_gpus}, "download": None}
@@ -517,14 +539,14 @@ def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     if plan["held_out"] is not None:
         yield f"verifying    at most {total['alone']:,} of single models, and {total['together']:,} of sets"
     if plan["readers"]:
-        yield f"fusing       at most {counted(total['reading'], 'call')}; those that are stored are not asked again"
+        yield f"writing      at most {counted(total['reading'], 'call')}; those that are stored are not asked again"
     if plan["judges"]:
         yield f"judging      at most {counted(total['judging'], 'verdict')}; those that are stored are not asked again"
     if total["price"] is None:
         yield "price        no prices in the pool file"
     else:
-        asked_for = {"single models": True, "the fusion": total["reading"], "judges": total["judging"]}
-        whose = join([name for name, count in asked_for.items() if count])
+        strategies = dict.fromkeys(f"the {reader['role'].partition(',')[0]}" for reader in plan["readers"])
+        whose = join(["single models", *strategies, *(["judges"] if total["judging"] else [])])
         yield f"price        at most {price(total['price'])} for {whose}"
     said = {model["problem"] for _, model in asked}
     yield from problem_lines([problem for problem in plan["problems"] if problem not in said])

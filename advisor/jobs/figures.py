@@ -22,7 +22,7 @@ from advisor.logs import sources
 from advisor.logs.join import JoinedLogs
 from advisor.models.fingerprint import Fingerprint
 from advisor.models.profiler import Profiler
-from advisor.models.run_config import InferenceConfig, RunConfig
+from advisor.models.run_config import RunConfig
 from advisor.models.server_identity import ServerIdentity
 from advisor.records import FIGURE_CONFIDENCE, Answer, Profile, Selection
 from advisor.run.figures import (
@@ -87,8 +87,8 @@ def accuracy_by_bytes(profile: Profile, task: Task) -> float | None:
     return 100 * sum(values) / len(profile.answers)
 
 
-def task_info(task: Task, inference: InferenceConfig | None = None) -> TaskInfo:
-    """``task`` of ``result.json``; without a limit of tokens for responses of logs."""
+def task_info(task: Task, max_new_tokens: int | None = None) -> TaskInfo:
+    """``task`` of ``result.json``; for responses of logs no limit of tokens is known."""
     return TaskInfo(
         name=task.name,
         metric=task.metric,
@@ -100,7 +100,7 @@ def task_info(task: Task, inference: InferenceConfig | None = None) -> TaskInfo:
         seed=task.seed,
         prompt=task.prompt_digest,
         stop=task.stop,
-        max_new_tokens=inference.limit(task) if inference else None,
+        max_new_tokens=max_new_tokens,
         extract=task.extract,
         template=task.template,
         notes=task.notes,
@@ -368,22 +368,22 @@ def provenance_of_run(
     config: RunConfig, profiler: Profiler, methods: Sequence[str] = (), judge: Judge | None = None
 ) -> Provenance:
     """``provenance`` of a run with models, after these have answered; `methods` are those besides the run's own."""
-    inference, judges = config.inference, judge.identities if judge else {}
+    judges = judge.identities if judge else {}
     models = {entry.name: _model(entry, profiler.identities[entry.name]) for entry in config.candidates}
     here = [model for model in models.values() if model.get("remote") is None]
-    versions = [registry.plugins().version(name) for name in (config.method, *methods)]
+    versions = [registry.plugins().version(name) for name in (config.options.method, *methods)]
     if config.dev.scorer is None:  # otherwise the metric is another tool's
         versions.append(metrics.plugins().version(config.dev.metric))
     values = {
         "command": config.command,
-        "seed": config.seed,
+        "seed": config.options.seed,
         "versions": _versions(*versions),
-        "engine": inference.engine,
+        "engine": config.cluster.engine,
         "machine": f"{platform.system()} {platform.machine()}",
         # What the models had, because "auto" means something else on each machine.
         "device": ", ".join(dict.fromkeys(model["device"] for model in here)) or None,
         "dtype": ", ".join(dict.fromkeys(model["dtype"] for model in here)) or None,
-        "chat_template": inference.chat_template,
+        "chat_template": config.inference.chat_template,
         "models": models,
         **({"data": config.dev.origin} if config.dev.origin else {}),
         **({"judges": {each.name: _model(each, judges[each.name]) for each in config.judges}} if judges else {}),

@@ -27,13 +27,13 @@ from advisor.models.job import continued, question_key, responses
 from advisor.models.local_model import free_memory
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
-from advisor.models.run_config import BEST, InferenceConfig, RunConfig
+from advisor.models.run_config import RunConfig
 from advisor.options.shared import SetBy
 from advisor.progress import Progress
 from advisor.records import TRIES, Profile, Selection
 from advisor.run.result import EnsembleResult, GainFigures, MemberFigures, PredictedFigures, Predictions
 from advisor.statistics import accuracy_interval, compare
-from advisor.strategies.fusion import Fusion
+from advisor.strategies import asked_for
 from advisor.strategies.strategy import AnsweredSplit, Decoded, Replay, Strategy
 from advisor.strategies.vote import can_vote
 from advisor.tasks.task import Task
@@ -121,21 +121,21 @@ class ChosenSet:
         if not self.verified:
             return None
         own = self.verified[0]
-        difference = compare(own.profile, list(self.alone.values()), config.seed)
+        difference = compare(own.profile, list(self.alone.values()), config.options.seed)
         row = next(each.figures for each in compared.results if each.strategy == own.strategy)
         gain = {name: getattr(row, name) for name in GainFigures.model_fields}
         # Of the held-out questions alone.
         gain |= {"best_single_model": difference.over, "best_single_accuracy": self.alone[difference.over].accuracy}
         gain |= {"gained": difference.gained, "lost": difference.lost}
         return EnsembleResult(
-            method=config.method,
-            k=config.k,
+            method=config.options.method,
+            k=config.options.k,
             weights=own.weights,
-            think=config.rules.think,
+            think=config.options.rules.think,
             n=difference.n,
             split=held_out.split,
             signature=str(held_out.signature),
-            accuracy_ci=accuracy_interval(own.profile, seed=config.seed),
+            accuracy_ci=accuracy_interval(own.profile, seed=config.options.seed),
             difference=difference.difference,
             difference_ci=difference.difference_ci,
             difference_method=difference.difference_method,
@@ -146,7 +146,7 @@ class ChosenSet:
             members=tuple(
                 MemberFigures(
                     model=member.model,
-                    accuracy_ci=accuracy_interval(member, seed=config.seed),
+                    accuracy_ci=accuracy_interval(member, seed=config.options.seed),
                     **measured(member, held_out),
                 )
                 for member in (self.alone[name] for name in own.strategy.members)
@@ -166,15 +166,15 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
             return chosen
         queue = _to_verify(chosen, config)
         if can_vote(config.held_out):
-            voters = fitting_voters(list(pool.complete.values()), config.rules)
+            voters = fitting_voters(list(pool.complete.values()), config.options.rules)
         else:
             # Without votes only the router by groups is left. It chooses among the set of the rules, also of servers.
-            voters = pool.voters(config.rules) or tuple(models)
+            voters = pool.voters(config.options.rules) or tuple(models)
         members = [model for each in queue for model in each.models]
         # The set has to be better than the best candidate, even if it does not contain it, or a server runs it.
-        best = (pool.select(config.rules).selected[0], pool.best)
-        fusion = _fusion(pool, voters, config)
-        readers = () if fusion is None else fusion.members
+        best = (pool.select(config.options.rules).selected[0], pool.best)
+        wanted = asked_for(config.options, tuple(pool.complete), (pool.best,), voters)
+        readers = [name for each in wanted for name in each.members]
         compared = tuple(dict.fromkeys([*models, *members, *best, *voters, *readers]))
         alone = profiler.alone(compared, config.held_out)
         # Also one that is not compared: responses may be judged by comparison with its own.
@@ -182,9 +182,12 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
             break
         # Another primary may follow from it, and so another set.
         pool = without_failed(pool, config, profiler)
-    if config.fusion is not None and fusion is None:
-        progress.say("--fusion: its writer, or all of its panel, failed on the questions, so there is no fusion")
-    written = {} if fusion is None else _written(fusion, alone, config.held_out, config, profiler, progress)
+    names = [entry.name for entry in config.candidates]
+    for kind in {each.name for each in asked_for(config.options, names, names, names)} - {each.name for each in wanted}:
+        progress.say(f"--{kind}: its writer, or all of its panel, failed on the questions, so there is no {kind}")
+    written: dict[Strategy, Replay] = {}
+    for strategy in wanted:
+        written |= _written(strategy, alone, config.held_out, config, profiler, progress)
     chosen = replace(chosen, alone=alone, voters=voters, written=written)
     verified: list[HeldOutResult] = []
     for predicted in queue:
@@ -195,18 +198,18 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         try:
             # The members' own answers were stored before: if memory ends here, no work is lost.
             together = profiler.together(predicted.models, config.held_out)
-            on_dev = profiler.together(predicted.models, config.dev) if config.decode_on == "both" else None
+            on_dev = profiler.together(predicted.models, config.dev) if config.options.decode_on == "both" else None
         except MemberError as error:
             progress.say(str(error))
             chosen = replace(chosen, trouble=str(error))
             continue
-        strategy = Decoded(predicted.models, config.method)
-        made = HeldOutResult(strategy, together, on_dev, profiler.weights(predicted.models))
+        decoded = Decoded(predicted.models, config.options.method)
+        made = HeldOutResult(decoded, together, on_dev, profiler.weights(predicted.models))
         splits = replace(chosen, verified=(made,)).splits(config, config.held_out)
-        verified.append(replace(made, expected=expected_gain(made.strategy, *splits, config.rules)))
+        verified.append(replace(made, expected=expected_gain(made.strategy, *splits, config.options.rules)))
     # The sort is stable: of sets with the same expected gain the one with the larger predicted gain comes first.
     chosen = replace(chosen, verified=tuple(sorted(verified, key=lambda each: -round(each.expected, 9))))
-    if config.set_by != "predicted" or not verified:
+    if config.options.set_by != "predicted" or not verified:
         return chosen
     return replace(chosen, selection=_select(chosen, chosen.verified[0].strategy.members, config))
 
@@ -214,18 +217,6 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
 def prices_of(config: RunConfig) -> dict[str, Price]:
     """What the tokens of the candidates cost, by name, where it is known."""
     return {entry.name: entry.price for entry in config.candidates if entry.price is not None}
-
-
-def _fusion(pool: ProfiledPool, voters: Sequence[str], config: RunConfig) -> Fusion | None:
-    """The fusion that the options name, of the candidates that answered the dev questions; None without one."""
-    if config.fusion is None:
-        return None
-    line = config.fusion
-    panel = [name for name in line.panel or voters if name in pool.complete]
-    writer = pool.best if line.writer == BEST else line.writer
-    if not panel or writer not in pool.complete:
-        return None
-    return Fusion.of(panel, writer, line.drafts, line.rounds, line.template)
 
 
 def _written(
@@ -237,9 +228,9 @@ def _written(
     progress: Progress,
 ) -> dict[Strategy, Replay]:
     """The answers of a strategy that writes to the held-out questions; none if a model failed."""
-    name = f"{strategy.name} by {strategy.author}"
+    name = strategy.name if strategy.author is None else f"{strategy.name} by {strategy.author}"
     try:
-        made = play_with_models(profiler, strategy.members, strategy.flow, task, alone, config.seed, name)
+        made = play_with_models(profiler, strategy.members, strategy.flow, task, alone, config.options.seed, name)
     except MemberError as error:
         progress.say(str(error))
         return {}
@@ -255,11 +246,11 @@ def _written(
 def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedFigures, ...]:
     """The sets to run on held-out questions, in this order."""
     models = chosen.selection.selected
-    if config.set_by == "predicted" and chosen.sets:
+    if config.options.set_by == "predicted" and chosen.sets:
         return chosen.sets[:TRIES]
     # A set that the rules leave empty may still pay: a gap of more than their limit is no proof.
     if len(models) < 2:
-        least = config.rules.min_gain
+        least = config.options.rules.min_gain
         gains = ((each, each.predicted_gain or 0.0) for each in chosen.sets[:1])
         return tuple(each for each, gain in gains if gain > least_gain(len(each.models), least))
     return tuple(each for each in chosen.sets if each.models == models)
@@ -267,14 +258,14 @@ def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedFigures, 
 
 def _choose_on_dev(config: RunConfig, pool: ProfiledPool) -> ChosenSet:
     """The set that the rules choose, or the one that ``--set-by`` takes instead."""
-    chosen = ChosenSet(pool, pool.select(config.rules))
+    chosen = ChosenSet(pool, pool.select(config.options.rules))
     profiles = [profile for name, profile in pool.complete.items() if name not in pool.remote]
     if len(profiles) < 2:
         return chosen
-    chosen = replace(chosen, sets=predicted_sets(profiles, config.rules))
+    chosen = replace(chosen, sets=predicted_sets(profiles, config.options.rules))
     if not chosen.sets:
         return chosen
-    if config.set_by == "rules":
+    if config.options.set_by == "rules":
         # From a few questions the prediction is wild.
         return replace(chosen, note=other_set_note(chosen.sets) if len(config.dev.examples) >= FEW_QUESTIONS else None)
     # Before held-out questions are asked, or without them, the prediction alone chooses.
@@ -285,7 +276,7 @@ def _select(chosen: ChosenSet, models: Sequence[str], config: RunConfig) -> Sele
     """The selection with another set than that of the rules."""
     pool = chosen.pool
     standings = [profile.standing for name, profile in pool.complete.items() if name not in pool.remote]
-    return with_chosen_set(pool.select(config.rules), models, standings, config.rules)
+    return with_chosen_set(pool.select(config.options.rules), models, standings, config.options.rules)
 
 
 _LOG = logging.getLogger(__name__)
@@ -311,11 +302,11 @@ def trace_responses(
     together, names = chosen.verified[0].profile, list(chosen.verified[0].strategy.members)
     task = continued(held_out, responses(together))
     # A choice task has no generated text, and only token-level methods have steps.
-    if task.metric == "choice" or list_methods()[config.method].level != "token":
+    if task.metric == "choice" or list_methods()[config.options.method].level != "token":
         return {}
     key = {**profiler.key(names, profiler.decoding(names)), "trace": FORM}
     numbers = questions_to_trace(together, [chosen.alone[name] for name in names], chosen.alone[single])
-    keys = {n: question_key(key, task.examples[n], task, config.inference) for n in numbers}
+    keys = {n: question_key(key, task.examples[n], task, task.settings) for n in numbers}
 
     def is_trace(value: Any) -> bool:
         # The report checks the steps when it reads them; what is checked here is what the run itself reads.
@@ -328,7 +319,7 @@ def trace_responses(
         try:
             with progress.stage("step by step", len(numbers)) as advance:
                 advance(len(traces))
-                for n, generation in _decode(profiler.load(names), task, config.inference, list(missing)):
+                for n, generation in _decode(profiler.load(names), task, config.inference.batch_size, list(missing)):
                     # Batches of another size round differently; steps of another text would mislead.
                     same = generation.text == missing[n]
                     if not same:
@@ -348,16 +339,14 @@ def trace_responses(
 
 
 def _decode(
-    ensemble: Ensemble, task: Task, inference: InferenceConfig, numbers: Sequence[int]
+    ensemble: Ensemble, task: Task, batch_size: int | None, numbers: Sequence[int]
 ) -> Iterator[tuple[int, Generation]]:
     """Decode the responses to some questions again, with their traces."""
-    from ensemble.decode.settings import Batch, Settings
+    from ensemble.decode.settings import Batch
 
-    size = min(inference.batch_size or MOST_PROMPTS, MOST_PROMPTS)
-    settings = Settings(inference.limit(task), task.stop)
-    batch = Batch(size, trace=True)
+    batch = Batch(min(batch_size or MOST_PROMPTS, MOST_PROMPTS), trace=True)
     prompts = [ensemble.encode(task.examples[n].model_input) for n in numbers]
-    for place, generation in ensemble.generate_each(prompts, settings, batch):
+    for place, generation in ensemble.generate_each(prompts, task.settings, batch):
         yield numbers[place], generation
 
 

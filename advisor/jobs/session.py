@@ -19,7 +19,7 @@ from advisor.progress import Progress
 def with_devices(config: RunConfig, progress: Progress) -> RunConfig:
     """The run with its candidates side by side on the GPUs, where the machine has several; see :mod:`placement`."""
     inference = config.inference
-    if inference.engine != "local":
+    if config.cluster.engine != "local":
         return config
     check_device("--device", inference.device)
     candidates, said = place_models(config.candidates, inference.device, inference.dtype)
@@ -38,7 +38,7 @@ def open_session(
     """
     import torch
 
-    inference = config.inference
+    inference, is_local = config.inference, config.cluster.engine == "local"
     # A candidate can be a judge, too.
     models = tuple(dict.fromkeys((*config.candidates, *config.judges)))
     silence_libraries(quiet=progress.quiet)
@@ -46,16 +46,16 @@ def open_session(
         # What a local engine froze may be a caller's, who deletes it later.
         stack.callback(gc.unfreeze)
         engine: JobRunner = LocalJobRunner(config.cache_dir)
-        if inference.engine == "ray":
+        if not is_local:
             from advisor.models.ray_cluster import cluster
             from advisor.models.ray_runner import RayJobRunner
 
             # Opened first: the workers load their libraries while the models are checked.
-            stack.enter_context(cluster(inference.ray_address))
+            stack.enter_context(cluster(config.cluster.ray_address))
             engine = ray = stack.enter_context(RayJobRunner(config.cache_dir, progress.say))
             ray.prepare(models, inference.device)
-        check_pool(models, inference.device, inference.chat_template, on_this_machine=inference.engine == "local")
-        if inference.engine == "local":
+        check_pool(models, inference.device, inference.chat_template, on_this_machine=is_local)
+        if is_local:
             together = config.held_out is not None
             for note in check_candidates(
                 config.candidates,

@@ -26,7 +26,7 @@ from advisor.models.fingerprint import Fingerprint
 from advisor.models.loaded_models import JobRunner, LocalJobRunner
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
-from advisor.models.run_config import EQUAL, InferenceConfig, RunConfig
+from advisor.models.run_config import EQUAL, RunConfig
 from advisor.models.server_identity import ServerIdentity
 from advisor.progress import Progress
 from advisor.records import Answer, Profile
@@ -69,7 +69,13 @@ class Judge:
         self._rubric = rubric
         self._candidates = {entry.name: entry.checkpoint for entry in config.candidates}
         self._progress = progress
-        judges = replace(config, candidates=config.judges, weights=EQUAL, inference=judging(config))
+        judges = replace(
+            config,
+            candidates=config.judges,
+            options=replace(config.options, weights=EQUAL),
+            # The limit of tokens is for the candidates' responses; the task file has that of a judge's text.
+            dev=replace(config.dev, max_new_tokens=rubric.max_new_tokens),
+        )
         self._profiler = Profiler(judges, cache, progress, engine=engine)
         self.mode = self._rubric.mode
         self._judges = config.judges
@@ -236,12 +242,6 @@ class Judge:
         if self.mode == "single":
             return Grade(key[0], key[1], score)
         return Match(key[0], key[1], key[2], score)
-
-
-def judging(config: RunConfig) -> InferenceConfig:
-    """How the judges of a run generate."""
-    # The limit of tokens is for the candidates' responses; the task file has that of a judge's text.
-    return replace(config.inference, max_new_tokens=None, temperature=0.0)
 
 
 def _scored(answer: Answer, score: float) -> Answer:

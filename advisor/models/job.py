@@ -11,10 +11,10 @@ from typing import Any
 from advisor.models.ask import Model, answers
 from advisor.models.completions import ModelInput, PromptWithOptions
 from advisor.models.response_cache import Response, ResponseCache, key_of, split_thinking
-from advisor.models.run_config import InferenceConfig
 from advisor.progress import Progress
 from advisor.records import Answer, Cost, Profile
 from advisor.tasks.task import Example, Score, Task
+from ensemble.decode.settings import Settings
 from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import EnsembleSpec
 from ensemble.models.thinking import ThinkingTags
@@ -35,7 +35,7 @@ class Job:
         self,
         name: str,  # unique among the jobs of a run
         task: Task,
-        inference: InferenceConfig,
+        settings: Settings,
         connect: Callable[[], Model],  # makes the model that answers, which is closed at the end
         *,
         key: Mapping[str, Any],  # what determines the responses besides the questions: the models and the method
@@ -45,15 +45,16 @@ class Job:
         spec: EnsembleSpec | None = None,  # for an engine that loads the models in other processes
         server: str = "",  # the URL of the server that answers; empty for models that decode here
         thinking: ThinkingTags | None = None,  # how the model marks its thinking, if a user says so
+        batch_size: int | None = None,  # prompts at a time, on a worker; None for as many as fit
     ) -> None:
         # Again, although commands check it: programs that models wrote must not run through any other path.
         task.check_allowed()
-        self.name, self.task, self.inference, self.connect = name, task, inference, connect
+        self.name, self.task, self.settings, self.connect = name, task, settings, connect
         self.peak_memory: int | None = None  # in bytes, if it was measured now
-        self.spec, self.server, self._thinking = spec, server, thinking
+        self.spec, self.server, self._thinking, self.batch_size = spec, server, thinking, batch_size
         self._cache, self._progress, self._stage = cache, progress, stage or name
         # All keys now: hashing is quick, and the stored responses are found with a few queries.
-        self._keys = [question_key(key, example, task, inference) for example in task.examples]
+        self._keys = [question_key(key, example, task, settings) for example in task.examples]
         stored = cache.get(self._keys)
         self._responses = {n: stored[key] for n, key in enumerate(self._keys) if key in stored}
         # Only these are asked. If the cache has all responses, no model is loaded.
@@ -80,7 +81,7 @@ class Job:
                 for n, example in self.questions.items()
             }
         with closing(model):
-            async with aclosing(answers(model, prompts, self.inference.settings(self.task))) as found:
+            async with aclosing(answers(model, prompts, self.settings)) as found:
                 async for each in found:
                     yield each
 
@@ -114,18 +115,14 @@ class Job:
             self._cache.keep(key, self.peak_memory)
         if all(response.error is not None for response in responses):
             return MemberError(f"no question could be answered; the first: {responses[0].error}", of=self.name)
-        prompt_tokens = [response.prompt_tokens for response in responses if response.error is None]
-        cost = Cost(
-            seconds=sum(response.seconds for response in responses),
-            tokens=sum(response.tokens for response in responses),
-            steps=sum(response.steps for response in responses),
-            combined=sum(response.combined for response in responses),
-            handled=sum(response.handled for response in responses),
-            thinking_tokens=sum(response.thinking_tokens for response in responses),
-            # Not known where one of them is not: responses that an earlier version stored have none.
-            prompt_tokens=sum(prompt_tokens) if all(prompt_tokens) else 0,
-            peak_memory=self._cache.value(key, lambda value: type(value) is int and value > 0),
-        )
+        # Those that an earlier version stored have no prompt tokens. What failed took nothing.
+        costs = [
+            Cost(r.seconds, r.tokens, r.steps, r.combined, r.handled, r.prompt_tokens, r.thinking_tokens)
+            for r in responses
+            if r.error is None
+        ]
+        memory = self._cache.value(key, lambda value: type(value) is int and value > 0)
+        cost = replace(Cost.total(costs), peak_memory=memory)
         # From here on a response is what the model answered: nothing reads an answer from its thinking.
         pairs = list(zip(self.task.examples, split_thinking(responses, self._thinking), strict=True))
         # All at once: corpus metrics and sandboxes score many responses faster than one after the other.
@@ -158,7 +155,7 @@ class Job:
             )
 
 
-def question_key(key: Mapping[str, Any], example: Example, task: Task, inference: InferenceConfig) -> str:
+def question_key(key: Mapping[str, Any], example: Example, task: Task, settings: Settings) -> str:
     """The key of a response: the models and the method, the question, and how to generate."""
     question: dict[str, Any] = {**key, "decoding": _DECODING, "prompt": example.prompt}
     if example.exchanges:
@@ -172,19 +169,19 @@ def question_key(key: Mapping[str, Any], example: Example, task: Task, inference
             # Another option may be chosen, or another text stored for it.
             question["scoring"] = task.scoring
         return key_of(question)
-    if inference.temperature:
-        question |= {"temperature": inference.temperature, "seed": inference.seed}
-    return key_of({**question, "max_new_tokens": inference.limit(task), "stop": list(task.stop)})
+    if settings.temperature:
+        question |= {"temperature": settings.temperature, "seed": settings.seed}
+    return key_of({**question, "max_new_tokens": settings.max_new_tokens, "stop": list(settings.stop)})
 
 
 def stored_texts(
-    cache: ResponseCache, key: Mapping[str, Any], task: Task, inference: InferenceConfig, thinking: ThinkingTags | None
+    cache: ResponseCache, key: Mapping[str, Any], task: Task, thinking: ThinkingTags | None
 ) -> dict[str, str | None]:
     """The responses to the questions of a task that the cache has, as :func:`next_turns` takes them."""
     said: dict[str, str | None] = {}
     # The key of a later turn has the responses before it.
     while examples := next_turns(task, said).examples:
-        keys = [question_key(key, example, task, inference) for example in examples]
+        keys = [question_key(key, example, task, task.settings) for example in examples]
         stored = cache.get(keys)
         if not stored:
             break

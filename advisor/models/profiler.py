@@ -19,17 +19,16 @@ from advisor.models.run_config import (
     ACCURACY,
     EQUAL,
     PERPLEXITY,
-    InferenceConfig,
     RunConfig,
     read_numbers,
-    weights_from_dev,
 )
 from advisor.models.server_identity import ServerIdentity
 from advisor.models.server_model import ServerModel
 from advisor.progress import Progress
 from advisor.records import Profile
 from advisor.tasks.task import Task
-from ensemble.errors import InputError, MemberError, UniteError
+from ensemble.decode.settings import Settings
+from ensemble.errors import MemberError, UniteError
 from ensemble.methods import get_method, plugins
 from ensemble.models.spec import THINK, EnsembleSpec, ModelSpec
 from ensemble.servers.client import RETRIES
@@ -67,8 +66,8 @@ class Profiler:
                 candidate,
                 config.inference.dtype,
                 config.inference.chat_template,
-                device_of(candidate, config.inference.device, config.inference.engine),
-                settings=config.inference.settings(config.dev),
+                device_of(candidate, config.inference.device, config.cluster.engine),
+                settings=config.dev.settings,
                 keep_hashes=not cache.read_only,
             )
             for name, candidate in self._candidates.items()
@@ -84,7 +83,7 @@ class Profiler:
                 fields = ", ".join(identity.address.left_out)
                 drawn = "; its responses may be drawn at random" if "temperature" in identity.address.left_out else ""
                 progress.say(f"{name}: requests leave out {fields}, which its server or its line does not take{drawn}")
-        limit = config.inference.limit(config.dev)
+        limit = config.dev.max_new_tokens
         for name, candidate in self._candidates.items():
             checkpoint = candidate.checkpoint
             budget = checkpoint.thinking_budget if checkpoint.is_remote else candidate.thinking_budget
@@ -133,8 +132,8 @@ class Profiler:
 
     def drawn(self, name: str, task: Task, temperature: float, seed: int) -> Profile:
         """Profile a candidate with sampling from its whole vocabulary."""
-        inference = replace(self._config.inference, temperature=temperature, seed=seed)
-        return self._run_one(task, lambda turn: self._job(f"{name}, drawn", [name], turn, _WHOLE_VOCABULARY, inference))
+        settings = replace(task.settings, temperature=temperature, seed=seed)
+        return self._run_one(task, lambda turn: self._job(f"{name}, drawn", [name], turn, _WHOLE_VOCABULARY, settings))
 
     def reading(self, name: str, task: Task, stage: str) -> Profile:
         """Profile a candidate on questions whose prompts have responses in them."""
@@ -160,7 +159,7 @@ class Profiler:
 
     def _stored(self, names: Sequence[str], decoding: EnsembleSpec | None, task: Task) -> dict[str, str | None]:
         thinking = self._candidates[names[0]].thinking
-        return stored_texts(self._cache, self.key(names, decoding), task, self._config.inference, thinking)
+        return stored_texts(self._cache, self.key(names, decoding), task, thinking)
 
     def is_remote(self, name: str) -> bool:
         """Whether a server runs the candidate, so that it cannot be loaded here."""
@@ -183,7 +182,7 @@ class Profiler:
 
     def weights(self, names: Sequence[str]) -> tuple[float, ...] | Literal["perplexity"] | None:
         """The weights of a set's members, as ``--weights`` says; None for equal ones."""
-        kind = self._config.weights
+        kind = self._config.options.weights
         if kind == EQUAL or len(names) == 1:
             return None
         if kind == PERPLEXITY:
@@ -197,18 +196,17 @@ class Profiler:
         for name in names:
             if name not in self._on_dev:
                 raise MemberError(self.failures[name], of=name)
-        profiles = [self._on_dev[name] for name in names]
-        try:
-            return weights_from_dev([profile.accuracy for profile in profiles])
-        except InputError as error:
+        weights = tuple(self._on_dev[name].accuracy / 100 for name in names)
+        if not any(weights):
             # Of this set alone: another one may have weights.
-            raise MemberError(error.reason, of=error.of) from error
+            raise MemberError(f"--weights {ACCURACY}: the weights of all members are 0; leave out --weights")
+        return weights
 
     def decoding(
         self, names: Sequence[str], method: str | None = None, options: Mapping[str, Any] | None = None
     ) -> EnsembleSpec:
         """How a set decodes, without its members: by the run's own method, or by another one with its options."""
-        config = self._config
+        config = self._config.options
         method, options = method or config.method, dict(options or {})
         # Of a single model, the thinking is read from its response.
         if config.think is not None and len(names) > 1 and get_method(method).level == "token":
@@ -226,12 +224,12 @@ class Profiler:
         members: Sequence[str],
         task: Task,
         decoding: EnsembleSpec | None,
-        inference: InferenceConfig | None = None,
+        settings: Settings | None = None,
         stage: str = "",
     ) -> Job:
         """A job for some members. Without a ``decoding``, a single model decodes as it does alone."""
         identity, loaded = self.identities[members[0]], self._engine.models
-        inference = inference or self._config.inference
+        batch_size = self._config.inference.batch_size
         connect: Callable[[], Model]
         if len(members) == 1 and isinstance(identity, ServerIdentity):
             own = EnsembleSpec((identity.spec,))
@@ -245,13 +243,12 @@ class Profiler:
         else:
             server = ""
             spec = replace(decoding or self.decoding(members), members=tuple(map(self.model, members)))
-            batch_size = inference.batch_size
             connect = partial(LocalModel, name, partial(loaded.ensemble, spec), batch_size, loaded.make_room)
         turn = 1 + len(task.examples[0].exchanges)
         return Job(
             name,
             task,
-            inference,
+            settings or task.settings,
             connect,
             key=self.key(members, decoding),
             cache=self._cache,
@@ -261,6 +258,7 @@ class Profiler:
             server=server,
             # A set writes in its primary's tokens, and so with its tags.
             thinking=self._candidates[members[0]].thinking,
+            batch_size=batch_size,
         )
 
     def key(self, members: Sequence[str], decoding: EnsembleSpec | None) -> dict[str, Any]:
@@ -350,8 +348,9 @@ def stored_responses(config: RunConfig, entries: Sequence[ModelSpec]) -> dict[st
         with ResponseCache(config.cache_dir, read_only=True) as cache:
             for entry in here:
                 # One by one: a candidate that cannot be used must not hide what is stored of the others.
+                own = replace(config, candidates=(entry,), options=replace(config.options, weights=EQUAL))
                 try:
-                    alone = Profiler(replace(config, candidates=(entry,), weights=EQUAL), cache, Progress(quiet=True))
+                    alone = Profiler(own, cache, Progress(quiet=True))
                 except UniteError:
                     continue  # the check of the pool reports the problem
                 found[entry.name] = tuple(alone.stored_alone(entry.name, task) for task in splits_of(config))

@@ -130,7 +130,7 @@ class RayModel:
                     try:
                         where, ready = await self._pool.located(actor), True
                         run = actor.run.options(num_returns="streaming")
-                        options = self._job.inference.batch_size, self._cache_dir
+                        options = self._job.batch_size, self._cache_dir
                         async for reference in run.remote(self.name, self._spec, left, settings, *options):
                             n, reply = await reference
                             if n is not None:

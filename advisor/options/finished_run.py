@@ -40,6 +40,16 @@ class RerunOptions(ServerOptions, LoadingOptions, JudgeOptions, RunArgument, pan
     max_new_tokens: int | None = changed(InferenceOptions, "max_new_tokens")
     batch_size: int | None = changed(InferenceOptions, "batch_size")
 
+    @property
+    def inference(self) -> InferenceOptions:
+        """How models are loaded that the run does not know."""
+        return InferenceOptions(
+            device=self.device or "auto",
+            dtype=self.dtype or "auto",
+            chat_template=self.chat_template or "auto",
+            batch_size=self.batch_size,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions(

@@ -14,7 +14,6 @@ from advisor.options.shared import (
     ClusterOptions,
     CodeOptions,
     DecodingOptions,
-    FusionOptions,
     InferenceOptions,
     JudgeOptions,
     LabelsOptions,
@@ -25,6 +24,7 @@ from advisor.options.shared import (
     QuestionOptions,
     SeedOptions,
     VerificationOptions,
+    WritingOptions,
 )
 from ensemble.errors import InputError
 
@@ -95,7 +95,7 @@ class SelectOptions(
     WholeRunOptions,
     InferenceOptions,
     DecodingOptions,
-    FusionOptions,
+    WritingOptions,
     VerificationOptions,
     LimitsOptions,
     LabelsOptions,

@@ -286,8 +286,8 @@ class VerificationOptions(Options, panel="Choosing and verifying"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FusionOptions(Options, panel="Choosing and verifying"):
-    """A fusion, which takes new calls."""
+class WritingOptions(Options, panel="Choosing and verifying"):
+    """Strategies that take new calls, each by its name."""
 
     fusion: str | None = option(
         None,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from advisor.models.fit import check_device, check_set, place_models
 from advisor.models.loaded_models import ALONE, load_ensemble, silence_libraries
 from advisor.models.pool_file import check_pinned, read_line, read_pool
-from advisor.models.run_config import InferenceConfig, check_decodes, read_judges
+from advisor.models.run_config import check_decodes, read_judges
 from advisor.options.finished_run import CheckOptions, ChosenOptions, EvaluateOptions, RerunOptions
 from advisor.options.shared import LoadingOptions, ServerOptions, StrategyOptions
 from advisor.progress import Progress
@@ -267,7 +267,6 @@ def plan_by_options(options: ChosenOptions, say: Callable[[str], None]) -> Ensem
     """What the options of ``run`` or ``serve`` name, with the changes that they make. No weights are loaded."""
     # A value out of range is an error now, not after the minutes that loading the models takes.
     check_decodes(options.method or DEFAULT)
-    InferenceConfig.from_options(options)
     Settings(stop=options.stop)
     silence_libraries()
     if options.strategy is not None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from advisor.models.ask import Model
-    from advisor.models.run_config import InferenceConfig
+    from advisor.options.finished_run import ServeOptions
     from advisor.run.task_prompt import TaskPrompt
     from advisor.serving.engine import RequestHandler, SharedDecoder
     from advisor.serving.metrics import Metrics
@@ -83,8 +83,7 @@ def make_app_of(  # what a server needs
     limits: RequestLimits,
     key_digest: bytes | None,
     hosts: frozenset[str] | None,
-    inference: InferenceConfig,
-    group: str | None = None,
+    options: ServeOptions,
     *,
     prompt: TaskPrompt | None = None,
 ) -> tuple[FastAPI, RequestHandler]:
@@ -100,7 +99,7 @@ def make_app_of(  # what a server needs
     if isinstance(chosen, EnsembleSpec):
         method = chosen.method
         ensemble = load_chosen(chosen)
-        (engine,) = _decoders([ensemble], limits, metrics, inference)
+        (engine,) = _decoders([ensemble], limits, metrics, options)
         for member in ensemble.members:
             if isinstance(member, ServerMember):
                 metrics.watch(member.name, member.counts)
@@ -110,7 +109,7 @@ def make_app_of(  # what a server needs
         from advisor.serving.strategy_handler import StrategyHandler
 
         method = chosen.strategy.name
-        engine = StrategyHandler(chosen, _models(chosen, limits, inference), limits, metrics, group)
+        engine = StrategyHandler(chosen, _models(chosen, limits, options), limits, metrics, options.group)
     members = tuple(model.name for model in chosen.members)
     made_of = served_id(chosen, prompt)
     reader = answer_reader(chosen)
@@ -121,14 +120,14 @@ def make_app_of(  # what a server needs
 
 
 def _decoders(
-    ensembles: Sequence[Ensemble], limits: RequestLimits, metrics: Metrics | None, inference: InferenceConfig
+    ensembles: Sequence[Ensemble], limits: RequestLimits, metrics: Metrics | None, options: ServeOptions
 ) -> list[SharedDecoder]:
     """An engine for each of these ensembles, which share the memory that is free; without metrics each has its own."""
     from advisor.serving.engine import SharedDecoder
     from advisor.serving.metrics import Metrics
     from ensemble.decode.settings import Batch
 
-    batch_size = inference.batch_size
+    batch_size = options.batch_size
     if batch_size is None:
         # After loading: what is free then is free for the texts.
         rooms = [ensemble.most_rows(_PROMPT_TOKENS + limits.default_tokens) for ensemble in ensembles]
@@ -137,11 +136,11 @@ def _decoders(
         room = min((each // shares for each in rooms if each is not None), default=_MAX_ROWS)
         batch_size = max(1, min(limits.texts, room, _MAX_ROWS))
     # Few long prompts at a time: a batch of them would take the memory and the time of all that run beside them.
-    batch = Batch(batch_size, tokens=batch_size * _PROMPT_TOKENS, deterministic=inference.deterministic)
+    batch = Batch(batch_size, tokens=batch_size * _PROMPT_TOKENS, deterministic=options.deterministic)
     return [SharedDecoder(ensemble, batch, limits, metrics or Metrics()) for ensemble in ensembles]
 
 
-def _models(plan: StrategyPlan, limits: RequestLimits, inference: InferenceConfig) -> list[Model]:
+def _models(plan: StrategyPlan, limits: RequestLimits, options: ServeOptions) -> list[Model]:
     """The models of a strategy: all local ones are in memory, and servers are asked whether they answer."""
     from advisor.models.loaded_models import ALONE
     from advisor.models.server_identity import identify_server
@@ -163,7 +162,7 @@ def _models(plan: StrategyPlan, limits: RequestLimits, inference: InferenceConfi
         Progress().say(f"{problem}; requests go on without it while it fails")
     ensembles = [load_chosen(EnsembleSpec((member,), ALONE)) for member in local]
     # The figures of a member's decoder would mix with those of the requests.
-    engines = _decoders(ensembles, member_limits(plan, limits), None, inference)
+    engines = _decoders(ensembles, member_limits(plan, limits), None, options)
     decoders = {model.name: DecoderModel(model.name, engine) for model, engine in zip(local, engines, strict=True)}
     models: dict[str, Model] = {**servers, **decoders}
     return [models[member.name] for member in plan.members]

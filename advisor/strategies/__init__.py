@@ -3,11 +3,12 @@
 To add a strategy whose answers are replies of its members, add one file here; no other code changes. It needs a
 subclass of :class:`~advisor.strategies.strategy.Strategy` with a ``KIND``, the strategy's name, and these methods:
 ``learn`` (from answers), ``flow`` (asks the members a question), and its words: ``title``, ``describe``, ``headline``.
-Its fields are its keys in files. One that writes a new text has an ``author``; users ask for it by an option, because
-it takes new calls, which `advisor/jobs/held_out.py` makes and `advisor/jobs/dry_run.py` counts. A strategy that reads
-answers, not only texts, sets ``COUNTS``; otherwise replies have none. `self_consistency.py` is a short example; the
-calls of `fusion.py` have new prompts. `strategy.py` also has the two that all others know: one model alone, and a set
-that decodes together.
+Its fields are its keys in files. One that writes a new text has an ``author``. It takes new calls, so users ask for it
+by an option with its name, a field of ``WritingOptions``: ``check_options`` refuses what cannot be, and ``asked_for``
+makes the strategy. A run drives its ``flow`` with models, and a dry run with unknown replies, to count its calls and
+their tokens. A strategy that reads answers, not only texts, sets ``COUNTS``; otherwise replies have none.
+`self_consistency.py` is a short example; the calls of `fusion.py` have new prompts. `strategy.py` also has the two that
+all others know: one model alone, and a set that decodes together.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from functools import cache
 from importlib import import_module
 from types import GenericAlias
 
+from advisor.options.shared import WritingOptions
 from advisor.strategies.strategy import Decoded, Strategy
 
 DEFAULT = "vote"
@@ -46,6 +48,13 @@ def default_strategy(members: Sequence[str]) -> Strategy:
 def tested(name: str, members: Sequence[str]) -> Strategy:
     """The strategy that looks at held-out questions test: the default one, or a set that decodes by a method."""
     return default_strategy(members) if name == DEFAULT else Decoded(tuple(members), name)
+
+
+def asked_for(
+    options: WritingOptions, names: Sequence[str], best: Sequence[str], voters: Sequence[str]
+) -> list[Strategy]:
+    """The strategies with new calls that the options ask for; see :meth:`Strategy.asked_for`."""
+    return [each for kind in kinds().values() for each in kind.asked_for(options, names, best, voters)]
 
 
 def largest_default(strategies: Sequence[Strategy]) -> Strategy | None:

@@ -10,6 +10,7 @@ says nothing of who wrote it, and a question has the same order in ``select``, `
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,6 +18,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from advisor.options.shared import WritingOptions, split_names
 from advisor.records import join
 from advisor.strategies.self_consistency import Draws
 from advisor.strategies.strategy import MOST_MEMBERS, Call, Flow, QuestionText, Reply, Strategy, TrainingData
@@ -33,6 +35,11 @@ from ensemble.methods._response import read_prompt
 def own_prompt() -> str:
     """The writer's prompt of this project, which ``moa`` and ``self-moa`` have, too."""
     return read_prompt(None)[0]
+
+
+BEST = "best"
+"""The writer that ``--fusion`` names for the most accurate model on dev."""
+_MOST = {"drafts": 100, "rounds": 10}
 
 
 Panel = Annotated[
@@ -99,8 +106,32 @@ class Fusion(Strategy):
 
     @classmethod
     def learn(cls, given: TrainingData) -> Iterator[Fusion]:  # noqa: ARG003
-        """No fusion: its answers take new calls, which a user asks for. :mod:`advisor.jobs.played` makes them."""
+        """No fusion: its answers take new calls, so that a user asks for it."""
         yield from ()
+
+    @classmethod
+    def check_options(cls, options: WritingOptions, names: Sequence[str]) -> None:
+        """See :meth:`Strategy.check_options`."""
+        if options.fusion is None:
+            return
+        line, file = _read_line(options.fusion)
+        named = (line.writer, *line.panel) if line.writer != BEST else line.panel
+        if unknown := next((name for name in named if name not in names), None):
+            raise InputError(f"--fusion: no candidate has the name {unknown}; their names are {', '.join(names)}")
+        check_prompt(line.prompt, file, ("prompt",))
+
+    @classmethod
+    def asked_for(
+        cls, options: WritingOptions, names: Sequence[str], best: Sequence[str], voters: Sequence[str]
+    ) -> Iterator[Fusion]:
+        """See :meth:`Strategy.asked_for`."""
+        if options.fusion is None:
+            return
+        line, _ = _read_line(options.fusion)
+        panel = [name for name in line.panel or voters if name in names]
+        for writer in best if line.writer == BEST else (line.writer,):
+            if panel and writer in names:
+                yield cls.of(panel, writer, line.draws, line.rounds, line.prompt)
 
     def problem(self) -> tuple[str, str] | None:
         """See :meth:`Strategy.problem`."""
@@ -157,6 +188,40 @@ class Fusion(Strategy):
         """See :meth:`Strategy.headline`."""
         count = len(self.panel) * self.draws
         return f"Let {self.writer} write the answer from {in_words(count)} {'draft' if count == 1 else 'drafts'}."
+
+
+def _read_line(text: str) -> tuple[Fusion, str]:
+    """What ``--fusion`` says: ``WRITER panel=NAME,... drafts=N rounds=N prompt=FILE``, all but the writer optional.
+
+    Returns:
+        The fusion, without members; its writer may be :data:`BEST`, and an empty panel stands for the voters. And the
+        file of its prompt, for messages.
+    """
+    try:
+        writer, *words = shlex.split(text)
+    except ValueError:
+        raise InputError(f"--fusion {text!r}: give a candidate or best, then options, with quotes in pairs") from None
+    given: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (equals and value) or name not in ("panel", "drafts", "rounds", "prompt") or name in given:
+            raise InputError(f"--fusion: {word}: give panel=NAME,... drafts=N rounds=N prompt=FILE, each at most once")
+        given[name] = value
+    panel = split_names(given.get("panel", ""))
+    if "panel" in given and not panel:
+        raise InputError("--fusion: panel: no name is given; give candidates, or leave it out")
+    drafts, rounds = (_number(name, given.get(name, "1")) for name in _MOST)
+    if drafts > 1 and rounds > 1:
+        raise InputError(f"--fusion: rounds={rounds}: models that write several drafts read none; leave one out")
+    file = given.get("prompt")
+    return Fusion((), panel, writer, drafts, rounds, read_prompt(file)[0]), file or "--fusion"
+
+
+def _number(name: str, text: str) -> int:
+    # isdigit alone accepts the digits of other scripts.
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= _MOST[name]):
+        raise InputError(f"--fusion: {name}={text}: give a number from 1 to {_MOST[name]}")
+    return int(text)
 
 
 def prompt_template(source: str, file: str = "the writer's prompt") -> Template:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias, TypeVar
 
+from advisor.options.shared import WritingOptions
 from advisor.records import Profile, join
 from advisor.tasks.task import Task
 from ensemble.common.text import counted, in_words
@@ -155,6 +156,28 @@ class Strategy(ABC):
     @abstractmethod
     def learn(cls: type[S], given: TrainingData) -> Iterator[S]:
         """The strategies of this kind that the answers advise; none where it does not fit the task."""
+
+    @classmethod  # noqa: B027  # most strategies have no option
+    def check_options(cls, options: WritingOptions, names: Sequence[str]) -> None:
+        """Raise InputError if the options of a run ask for this kind in a way that the candidates do not allow."""
+
+    @classmethod
+    def asked_for(
+        cls: type[S],
+        options: WritingOptions,  # noqa: ARG003
+        names: Sequence[str],  # noqa: ARG003
+        best: Sequence[str],  # noqa: ARG003
+        voters: Sequence[str],  # noqa: ARG003
+    ) -> Iterator[S]:
+        """The strategies of this kind that a user asks for, because they take new calls.
+
+        Args:
+            options: The options of a run.
+            names: The models that can be asked; a strategy that needs another one is left out.
+            best: The most accurate model. As long as it is not known, all that may be, with a strategy for each.
+            voters: The models of votes.
+        """
+        yield from ()
 
     def problem(self) -> tuple[str, str] | None:
         """The own field whose value does not fit the others, and what it should be; None if all fit."""

@@ -26,6 +26,7 @@ from ensemble.errors import InputError
 from ensemble.models.prompts import Dialogue, Sourced
 
 if TYPE_CHECKING:
+    from ensemble.decode.settings import Settings
     from ensemble.models.prompts import PromptTemplate
 
 # Characters of a response that are scored. Far above what max_new_tokens allows, and small enough for every metric.
@@ -190,6 +191,13 @@ class Task:
         return Signature(
             self.name, self.metric, self.split, n, self.shots, self.seed, self.prompt_digest, self.versions
         )
+
+    @property
+    def settings(self) -> Settings:
+        """How responses to the questions are decoded: the likeliest token at each step."""
+        from ensemble.decode.settings import Settings
+
+        return Settings(self.max_new_tokens, self.stop)
 
     def continuations(self, example: Example) -> list[str]:
         """The texts after a question of a choice task whose log-probabilities decide, one for each option."""

@@ -26,7 +26,7 @@ import torch
 from advisor.advice.rules import select
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
-from advisor.models.run_config import InferenceConfig
+from advisor.options.shared import InferenceOptions
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, length_ratio
 from advisor.statistics import accuracy_interval, compare, scores
@@ -119,7 +119,7 @@ def answer(name: str, options: argparse.Namespace) -> TaskAnswers:
         dev,
         options.cache or options.folder / "cache",
         COMMAND,
-        InferenceConfig(chat_template="never"),
+        InferenceOptions(chat_template="never"),
     )
     with ResponseCache(plan.cache_dir) as store:
         profiler = Profiler(plan, store, Progress(quiet=True))
@@ -146,7 +146,8 @@ def answer(name: str, options: argparse.Namespace) -> TaskAnswers:
         for method in METHODS:
             decode(profiler, method, K, quick)
         for k in KS:
-            decode(Profiler(replace(plan, k=k), store, Progress(quiet=True)), "unite", k, quick)
+            with_k = replace(plan, options=replace(plan.options, k=k))
+            decode(Profiler(with_k, store, Progress(quiet=True)), "unite", k, quick)
     return TaskAnswers(held_out, {model: on_dev[model] for model in order}, alone, sets)
 
 

@@ -88,10 +88,10 @@ def all_keys(work: Path) -> dict[str, Any]:
 
 def _keys(profiler: Profiler, config: RunConfig, lines: list[str]) -> dict[str, Any]:
     profiler.identities = {name: _steady(identity) for name, identity in profiler.identities.items()}
-    example, inference = config.dev.examples[0], config.inference
+    example, settings = config.dev.examples[0], config.dev.settings
 
-    def key(*names: str, task: Any = config.dev, asked: Any = example, how: Any = inference, of: Any = None) -> str:
-        return question_key(profiler.key(names, of), asked, task, how)
+    def key(*names: str, task: Any = config.dev, asked: Any = example, how: Any = None, of: Any = None) -> str:
+        return question_key(profiler.key(names, of), asked, task, how or task.settings)
 
     names = list(profiler.identities)
     found: dict[str, Any] = {
@@ -117,9 +117,9 @@ def _keys(profiler: Profiler, config: RunConfig, lines: list[str]) -> dict[str, 
     translator, server = names[-1], names[lines.index(next(line for line in lines if "#ada" in line))]
     shots = _config(pool="demo", task="word_problems", shots=2).dev
     return found | {
-        "at most 9 tokens": key("m1", how=dataclasses.replace(inference, max_new_tokens=9)),
-        "drawn": key("m1", how=dataclasses.replace(inference, temperature=0.7, seed=3)),
-        "drawn by a server": key(server, how=dataclasses.replace(inference, temperature=0.7, seed=3)),
+        "at most 9 tokens": key("m1", how=dataclasses.replace(settings, max_new_tokens=9)),
+        "drawn": key("m1", how=dataclasses.replace(settings, temperature=0.7, seed=3)),
+        "drawn by a server": key(server, how=dataclasses.replace(settings, temperature=0.7, seed=3)),
         "two shots": key("m1", asked=shots.examples[0], task=shots),
         "other ends": key("m1", task=dataclasses.replace(config.dev, stop=("\n", "END"))),
         "second turn": key("m1", asked=dataclasses.replace(example, exchanges=(("Hello", "Good day"),))),
