@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from io import StringIO
@@ -211,13 +211,25 @@ def status_of(patch: pytest.MonkeyPatch, arguments: Sequence[str | os.PathLike[s
 @pytest.fixture(scope="session")
 def finished(models: Path, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """A run of three models that all fit, which no test changes: its folder, and the command's status and texts."""
-    folder = tmp_path_factory.mktemp("finished")
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+    with shared_place(tmp_path_factory.mktemp("finished")) as place:
+        place.job(models)
+        ran = place.advisor(*SELECT, *LENIENT, "--out", "run", "--json", "--quiet")
+    return SimpleNamespace(run=place.folder / "run", status=ran.status, out=ran.out, err=ran.err)
+
+
+@contextmanager
+def shared_place(folder: Path) -> Iterator[Place]:
+    """A place in a folder, for fixtures of several tests; its reports have no drawings."""
+    with pytest.MonkeyPatch.context() as patch:
         prepare_process(patch, folder, folder / "cache")
         leave_drawings_empty(patch)
-        Place(folder, folder / "cache", lambda: None).job(models)  # type: ignore[arg-type]
-        status = status_of(patch, [*SELECT, *LENIENT, "--out", "run", "--json", "--quiet"])
-    return SimpleNamespace(run=folder / "run", status=status, out=out.getvalue(), err=err.getvalue())
+
+        def advisor(*arguments: str | os.PathLike[str]) -> Ran:
+            with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+                status = status_of(patch, arguments)
+            return Ran(status, out.getvalue(), err.getvalue())
+
+        yield Place(folder, folder / "cache", advisor)
 
 
 @pytest.fixture(scope="session")

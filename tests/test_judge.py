@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -113,17 +112,6 @@ def by_length(prompt: str) -> str:
     return f"[[{len(prompt.split(' | ')[1])}]]"
 
 
-def test_a_grade_is_the_share_of_the_scale_that_the_judge_gives(place: Place, raw: Raw) -> None:
-    grades = {"short": 1, "medium": 4, "longest": 10}
-    serve(raw, judge=lambda prompt: f"It is short. Rating: [[{grades[prompt.split(' | ')[1]]}]].")
-    arguments = prepare(place, raw, SINGLE)
-    assert place.advisor("select", *arguments, "--out", "run", "--quiet").status == 0
-    assert accuracies(place) == pytest.approx({"short": 0, "medium": 100 * 3 / 9, "longest": 100})
-    found = result(place)
-    assert re.search(r"\|judge:judge@[0-9a-f]{12}$", found["task"]["signature"])
-    assert list(found["provenance"]["judges"]) == ["judge"]
-
-
 def test_thinking_is_in_no_judges_prompt_no_similarity_and_no_page(place: Place, raw: Raw) -> None:
     serve(raw, judge=lambda _: "[[5]]")
     said = raw.answer
@@ -142,17 +130,6 @@ def test_thinking_is_in_no_judges_prompt_no_similarity_and_no_page(place: Place,
     assert [pair["bleu"] for pair in result(place)["pairs"]] == [0, 0, 0]
     assert all(each["thinks"] for each in result(place)["candidates"])
     assert "secret" not in (place.folder / "run" / "report.html").read_text(encoding="utf-8")
-
-
-def test_a_win_share_is_the_mean_over_all_opponents_in_both_orders(place: Place, raw: Raw) -> None:
-    serve(raw, judge=longer)
-    arguments = prepare(place, raw, PAIRWISE)
-    assert place.advisor("select", *arguments, "--out", "run", "--quiet").status == 0
-    # Of three opponents, one of them the response itself, which is a tie.
-    assert accuracies(place) == pytest.approx({"short": 100 / 6, "medium": 50, "longest": 500 / 6})
-    assert Counter(asked(raw)).most_common(1)[0][1] == 1
-    # Two splits, three pairs, two orders.
-    assert len(asked(raw)) == 2 * QUESTIONS * 3 * 2
 
 
 def test_a_judge_that_prefers_the_first_place_gives_all_models_the_same_score(place: Place, raw: Raw) -> None:
@@ -602,11 +579,10 @@ def test_a_judges_task_needs_no_reference_and_shows_one_that_is_there(place: Pla
     ]
 
 
-@pytest.mark.parametrize("judge", [SINGLE, PAIRWISE])
-def test_a_judge_scores_the_text_of_a_fusion_under_its_own_name(place: Place, raw: Raw, judge: dict[str, Any]) -> None:
-    serve(raw, judge=by_length if judge is SINGLE else longer)
+def test_a_judge_scores_the_text_of_a_fusion_under_its_own_name(place: Place, raw: Raw) -> None:
+    serve(raw, judge=longer)
     fusion = ("--fusion", "longest panel=short,medium")
-    ran = place.advisor("select", *prepare(place, raw, judge), *fusion, "--out", "run", "--quiet")
+    ran = place.advisor("select", *prepare(place, raw, PAIRWISE), *fusion, "--out", "run", "--quiet")
     assert ran.status == 0, ran.err
     found = result(place)
     own = next(each for each in found["strategies"] if each["strategy"] == "fusion")

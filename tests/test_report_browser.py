@@ -29,15 +29,6 @@ def test_nothing_complains_and_nothing_is_asked_for(window: Any) -> None:
     assert window.execute_script("return performance.getEntriesByType('resource').length") == 0
 
 
-def test_the_contents_are_not_cut_off(window: Any) -> None:
-    for width in (1440, 768, 390):
-        resize(window, width)
-        ends = window.execute_script(
-            "return [...document.querySelectorAll('.contents a')].map((link) => link.getBoundingClientRect().right)"
-        )
-        assert max(ends) <= width
-
-
 @pytest.mark.parametrize(
     ("system", "choice", "background"),
     [("light", "system", LIGHT), ("dark", "system", DARK), ("light", "dark", DARK), ("dark", "light", LIGHT)],
@@ -111,7 +102,7 @@ def candidates_to_choose_from(seed: int) -> list[Standing]:
     return [*standings, Standing("unknown-length", 77.5, None)]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 3])
 def test_the_limits_choose_what_the_advisor_would(driver: Any, tmp_path: Path, seed: int) -> None:
     standings = candidates_to_choose_from(seed)
     models = None if seed == 3 else 3 + seed
@@ -159,7 +150,7 @@ def shown_examples(window: Any) -> list[str]:
     return list(window.execute_script(script))
 
 
-@pytest.mark.parametrize("tag", ["recovered", "broken", "lone", "wrong", "cut"])
+@pytest.mark.parametrize("tag", ["recovered", "cut"])
 def test_a_filter_shows_the_examples_with_its_tag(window: Any, tag: str) -> None:
     every = examples(window)
     expected = [example["id"] for example in every if tag in example["tags"]]
@@ -198,10 +189,14 @@ def test_a_link_opens_its_example(window: Any, report: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [390, 768, 1440])
-def test_the_page_is_no_wider_than_the_screen(window: Any, report: Path, width: int) -> None:
+def test_the_page_and_its_contents_are_no_wider_than_the_screen(window: Any, report: Path, width: int) -> None:
     resize(window, width)
     open_report(window, report)
     assert window.execute_script("return document.documentElement.scrollWidth") <= width
+    ends = window.execute_script(
+        "return [...document.querySelectorAll('.contents a')].map((link) => link.getBoundingClientRect().right)"
+    )
+    assert max(ends) <= width
 
 
 def test_hostile_text_runs_nothing(driver: Any, tmp_path: Path) -> None:
@@ -239,6 +234,12 @@ def test_without_javascript_everything_but_the_tools_is_there(report: Path) -> N
         assert not find(window, "thead button")
         find(window, "label:has(#theme-dark)")[0].click()
         assert find(window, "body")[0].value_of_css_property("background-color").startswith("rgba(14, 19, 25")
+        questions = find(window, "#questions")[0].text
+        assert "Recovered" in questions and "With JavaScript, this page has 400" in questions
+        assert find(window, "#group_models .cells td")
+        resize(window, 390)
+        open_report(window, report)
+        assert window.execute_script("return document.documentElement.scrollWidth") <= 390
 
 
 CONTRASTS = """
@@ -268,12 +269,9 @@ def test_text_stands_out_from_what_is_behind_it(window: Any, theme: str) -> None
     assert {pair: round(ratio, 2) for pair, ratio in zip(pairs, contrasts, strict=True) if ratio < 4.5} == {}
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_on_a_phone_each_strategy_is_a_card_with_all_its_figures(window: Any, report: Path, theme: str) -> None:
+def test_on_a_phone_each_strategy_is_a_card_with_all_its_figures(window: Any, report: Path) -> None:
     resize(window, 390)
-    prefer(window, theme)
     open_report(window, report)
-    assert window.execute_script("return document.documentElement.scrollWidth") <= 390
     rows = find(window, "#strategies tbody tr")
     assert len(rows) >= 4
     script = """return [...arguments[0].querySelectorAll('td')].filter((cell) => cell.offsetWidth)
@@ -319,7 +317,7 @@ def said(window: Any) -> str:
     return str(find(window, "#questions-tool .said")[0].text)
 
 
-@pytest.mark.parametrize(("kind", "word"), [("recovered", "Recovered"), ("broken", "Broken"), ("wrong", "All wrong")])
+@pytest.mark.parametrize(("kind", "word"), [("recovered", "Recovered"), ("wrong", "All wrong")])
 def test_a_filter_shows_the_questions_of_its_kind(window: Any, kind: str, word: str) -> None:
     count = int(find(window, f"#questions-tool [data-filter={kind}] .count")[0].text)
     click(window, f"#questions-tool [data-filter={kind}]")
@@ -415,13 +413,3 @@ def test_the_decision_is_printed_on_three_pages_at_most(driver: Any, request: py
     assert "Questions and models" not in text and "Search" not in text
     assert ("15 more warnings in the file" in text) is (name == "wide")
     assert "The first 30 of" not in text and "advisor select" in text and "advisor serve ." in text
-
-
-def test_without_javascript_questions_and_groups_are_tables(report: Path) -> None:
-    with browser(script=False) as window:
-        resize(window, 390)
-        open_report(window, report)
-        text = find(window, "#questions")[0].text
-        assert "Recovered" in text and "With JavaScript, this page has 400" in text
-        assert find(window, "#group_models .cells td")
-        assert window.execute_script("return document.documentElement.scrollWidth") <= 390

@@ -16,25 +16,30 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 from report_fixture import make_evaluation, make_result, read, write_evaluation, write_json, write_run
 
-from advisor.run.folder import Run
 from advisor.run.result import Result
 from reports.charts.axes import NARROW, WIDE, linear_limits, log_limits, mark, point_axes, set_ticks, write_names
 from reports.charts.svg import plain_style
 from reports.page import section_values
+from reports.report_data import ReportData
+from reports.sections import models
 
 Figures = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    return Run.open(write_run(tmp_path_factory.mktemp("figures"))).result
+def report(tmp_path_factory: pytest.TempPathFactory) -> ReportData:
+    folder = write_run(tmp_path_factory.mktemp("figures"))
+    return read(write_evaluation(folder, make_evaluation(make_result())))
 
 
 @pytest.fixture(scope="module")
-def figures(tmp_path_factory: pytest.TempPathFactory) -> Figures:
-    folder = write_run(tmp_path_factory.mktemp("figures"))
-    write_evaluation(folder, make_evaluation(make_result()))
-    return section_values(read(folder))
+def result(report: ReportData) -> Result:
+    return report.result
+
+
+@pytest.fixture(scope="module")
+def figures(report: ReportData) -> Figures:
+    return section_values(report)
 
 
 def every(figures: Figures) -> list[str]:
@@ -103,7 +108,10 @@ def test_each_candidate_shows_the_one_mark_of_its_status(figures: Figures, resul
 def test_names_are_written_as_they_are(tmp_path: Path) -> None:
     made = make_result()
     made["candidates"][0]["model"] = "$x^2$ <b>&"
-    svg = section_values(read(write_json(tmp_path, made)))["map"]["figure"]["wide"]
+    with plain_style():
+        drawn = models.accuracy_map(read(write_json(tmp_path, made)))
+    assert drawn is not None
+    svg = drawn["figure"]["wide"]
     texts = [element.text for element in ElementTree.fromstring(svg).iter("text")]
     assert "$x^2$ <b>&" in texts
 
@@ -111,13 +119,15 @@ def test_names_are_written_as_they_are(tmp_path: Path) -> None:
 def test_a_pair_without_a_value_is_an_empty_cell(tmp_path: Path) -> None:
     made = make_result()
     made["pairs"][0]["length_ratio"] = None
-    _, staircase = section_values(read(write_json(tmp_path, made)))["pairs"]["matrices"][1]
+    pairs = models.pairs(read(write_json(tmp_path, made)))
+    assert pairs is not None
+    _, staircase = pairs["matrices"][1]
     cells = [cell for _, row in staircase for cell in row]
     assert [cell[:2] for cell in cells].count((None, "–")) == 1 and all(0 <= (cell[0] or 0) <= 8 for cell in cells)
     assert [len(row) for _, row in staircase] == [*range(len(staircase))]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @example(spots=[(60, 60), (60, 60), (60, 79)], names=["000"] * 14)
 @given(
     spots=st.lists(st.tuples(st.integers(60, 300), st.integers(60, 330)), min_size=1, max_size=14),

@@ -215,7 +215,7 @@ def with_all_numbers(value: Any, number: float) -> Any:
     return number if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-@pytest.mark.parametrize("number", [1e308, -1e308, 1e300, 1e18, -1e18, 5e-324, 1e-300, 0, -1, 10**400])
+@pytest.mark.parametrize("number", [1e308, -1e308, 1e18, -1e18, 5e-324, 0, -1, 10**400])
 def test_no_size_of_number_is_more_than_a_report_can_draw(tmp_path: Path, number: float) -> None:
     """Every number of all three files at once."""
     write_samples(tmp_path, [with_all_numbers(sample, number) for sample in SAMPLES])

@@ -7,13 +7,11 @@ import random
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pools import Place, shared_place
 from report_fixture import data_of
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 
@@ -36,27 +34,21 @@ def write_pool(path: Path, *, lengths: bool, questions: int = 120) -> None:
 
 
 def logs_run(place: Place, *, lengths: bool) -> SimpleNamespace:
-    write_pool(Path("sums.jsonl"), lengths=lengths)
+    write_pool(place.folder / "sums.jsonl", lengths=lengths)
     ran = place.advisor("select", "--logs", "sums.jsonl", "--out", "run")
     assert ran.status == 0
-    result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
-    samples = [json.loads(line) for line in Path("run/samples.jsonl").read_text(encoding="utf-8").splitlines()]
-    return SimpleNamespace(
-        out=ran.out,
-        err=ran.err,
-        result=result,
-        samples=samples,
-        page=Path("run/report.html").read_text(encoding="utf-8"),
-    )
+    page = (place.folder / "run" / "report.html").read_text(encoding="utf-8")
+    return SimpleNamespace(out=ran.out, err=ran.err, result=place.json(), samples=place.samples(), page=page)
 
 
 def sections(page: str) -> list[str]:
     return [part.partition('"')[0] for part in page.split('<section class="row" id="')[1:]]
 
 
-@pytest.fixture
-def logs(place: Place) -> SimpleNamespace:
-    return logs_run(place, lengths=True)
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    with shared_place(tmp_path_factory.mktemp("logs")) as place:
+        return logs_run(place, lengths=True)
 
 
 def test_what_only_models_have_is_left_out(logs: SimpleNamespace) -> None:
