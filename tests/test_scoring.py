@@ -13,8 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import ReferenceMember
-from test_vocabulary import NAMES
-from tiny import PROMPTS, byte_tokenizer, let_write, member, tiny_model, tokenizer_named
+from tiny import MADE_UP, PROMPTS, byte_tokenizer, let_write, member, tiny_model, tokenizer_named
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
@@ -52,8 +51,7 @@ def test_a_score_is_the_references(names: tuple[str, ...], k: int, weights: list
     assert ensemble.score(PROMPTS[0], OPTIONS) == pytest.approx(slow(ensemble, PROMPTS[0], OPTIONS), rel=1e-9)
 
 
-# To load models and tables for each of them takes minutes; what is read is all that depends on the tokenizer.
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MADE_UP)
 def test_a_member_reads_the_continuation_of_each_beginning(name: str) -> None:
     primary, other = (
         Vocabulary(tokenizer_named(each), (), len(tokenizer_named(each))) for each in ("unigram with bytes", name)

@@ -90,8 +90,8 @@ def perplexity(member: ReferenceMember, prompt: str, text: bytes, data: bytes, e
 @pytest.mark.parametrize("words", [1, 3])
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_the_text_is_that_of_the_slow_implementation(count: int, words: int, tables: Path) -> None:
-    decoded = ensemble(count, tables, words=words, outlier=2.0).generate(PROMPTS[:3], max_new_tokens=16)
-    wanted = [slow(count, prompt, 16, words, 2.0).decode(errors="replace") for prompt in PROMPTS[:3]]
+    decoded = ensemble(count, tables, words=words, outlier=2.0).generate(PROMPTS[:2], max_new_tokens=16)
+    wanted = [slow(count, prompt, 16, words, 2.0).decode(errors="replace") for prompt in PROMPTS[:2]]
     assert [generation.text for generation in decoded] == wanted
     assert len(set(wanted)) > 1
 

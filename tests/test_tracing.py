@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,8 +115,9 @@ def traced(place: Place, models: Path) -> tuple[list[dict[str, Any]], str]:
     return [each for each in joint if each["trace"]], ran.err
 
 
-def test_the_tokens_of_a_trace_are_the_response(place: Place, models: Path) -> None:
-    found, _ = traced(place, models)
+def test_the_tokens_of_a_trace_are_the_response(finished: SimpleNamespace) -> None:
+    lines = map(json.loads, (finished.run / "samples.jsonl").read_text(encoding="utf-8").splitlines())
+    found = [line["ensemble"] for line in lines if line["ensemble"] is not None and line["ensemble"]["trace"]]
     assert found
     for joint in found:
         texts = [each["text"] for each in joint["trace"]["steps"] if each["text"] is not None]

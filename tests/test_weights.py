@@ -132,10 +132,15 @@ def test_a_prompt_that_fails_does_not_end_the_others(tmp_path: Path, monkeypatch
 
 
 @pytest.fixture
-def chosen(place: Place, models: Path) -> Place:
-    """A place with a choice task and a pool, on which every model is right sometimes."""
-    place.job(models)
-    place.task(RECORDS, prompt="{{question}}", choices=["A", "B"], metric="choice")
+def chosen(place: Place, models: Path, prepare: Prepare) -> Place:
+    """A place with a choice task, on which every model is right sometimes, and a run with weights by accuracy."""
+
+    def make() -> None:
+        place.job(models)
+        place.task(RECORDS, prompt="{{question}}", choices=["A", "B"], metric="choice")
+        assert place.advisor(*SELECT, "--weights", "accuracy", "--out", "accuracy", "--quiet").err == ""
+
+    prepare("weights of choices", place, make)
     return place
 
 
@@ -155,15 +160,8 @@ def selected(place: Place, models: Path, prepare: Prepare) -> Select:
     return select
 
 
-def chosen_with(place: Place, weights: str) -> dict[str, Any]:
-    ran = place.advisor(*SELECT, "--weights", weights, "--out", weights, "--json", "--quiet")
-    assert ran.err == ""
-    found: dict[str, Any] = json.loads(ran.out)
-    return found
-
-
 def test_weights_follow_from_the_dev_questions(chosen: Place) -> None:
-    found = chosen_with(chosen, "accuracy")
+    found = chosen.json("accuracy/result.json")
     own = {each["model"]: each["accuracy"] for each in found["candidates"]}
     expected = [own[name] / 100 for name in found["selected"]]
     assert len(expected) == 3
@@ -226,8 +224,7 @@ def test_weights_of_a_run_that_do_not_fit_are_refused(place: Place, selected: Se
 
 
 def test_evaluate_weighs_the_members_and_leaves_out_what_takes_no_weights(chosen: Place) -> None:
-    chosen_with(chosen, "equal")
-    common = ("evaluate", "equal", "--task", "task.yaml", "--json", "--quiet", "--methods", "unite,sweetspan")
+    common = ("evaluate", "accuracy", "--task", "task.yaml", "--json", "--quiet", "--methods", "unite,sweetspan")
     ran = chosen.advisor(*common, "--weights", "accuracy")
     assert (ran.status, ran.err) == (0, "")
     found = json.loads(ran.out)
