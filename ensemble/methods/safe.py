@@ -91,7 +91,7 @@ def make(setup: Setup, options: Options) -> TokenRule:
         takes = owned & (step.mean > threshold)
         # [B, U, U]: whether the entry of the row begins with the entry of the column, which takes its probability.
         begun = prefixes.are_begun_by(step.entries[:, :, None], step.entries[:, None, :]) & takes[:, None, :]
-        order = prefixes.lengths_order(step.entries)[:, None, :].expand_as(begun)
+        order = prefixes.rank[step.entries][:, None, :].expand_as(begun)
         shortest = order.masked_fill(~begun, torch.iinfo(order.dtype).max).argmin(dim=2)
         here = torch.arange(begun.shape[1], device=begun.device).expand_as(shortest)
         to = torch.where(begun.any(dim=2), shortest, here)

@@ -338,12 +338,7 @@ def stored_weights(name: str, checkpoint: Checkpoint) -> tuple[int, int] | None:
     paths = _weight_files(checkpoint)
     if not paths:
         return None
-    return sum(map(prod, weight_shapes(name, checkpoint).values())), sum(path.stat().st_size for path in paths)
-
-
-def weight_shapes(name: str, checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
-    """The shape of each weight by name, empty without safetensors files; InputError if one is damaged."""
-    return {key: shape for path in _weight_files(checkpoint) for key, shape in _shapes_in(name, path).items()}
+    return sum(_weights_in(name, path) for path in paths), sum(path.stat().st_size for path in paths)
 
 
 def _weight_files(checkpoint: Checkpoint) -> list[Path]:
@@ -362,16 +357,16 @@ def check_weights(checkpoint: Checkpoint) -> None:
         wanted = [name for names in weight_names(checkpoint) for name in names]
         missing = next(name for name in reversed(wanted) if not (folder / name).is_file())
         raise InputError(f"{folder / missing}: is missing, and has weights of the model; complete the download")
-    weight_shapes(checkpoint.path_or_id, checkpoint)
+    stored_weights(checkpoint.path_or_id, checkpoint)
 
 
-def _shapes_in(name: str, path: Path) -> dict[str, tuple[int, ...]]:
+def _weights_in(name: str, path: Path) -> int:
     from safetensors import safe_open
 
     try:
         # The library checks the header: shapes, types, and that the file ends where the last weight does.
         with safe_open(path, "np") as file:
-            return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+            return sum(prod(file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118
     except Exception as error:  # the library has its own error, which is derived from Exception only
         raise InputError(
             f"it cannot be loaded: the header of {path} cannot be read, or the file is cut off ({first_line(error)}); "

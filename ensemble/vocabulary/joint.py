@@ -121,10 +121,8 @@ class Candidates:
         return self.eos_ids if candidate in self.eos_ids else (candidate,)
 
 
-@lru_cache(maxsize=16)  # decoders are made often, and a large vocabulary has 150,000 candidates
-def candidates_of(vocabulary: Vocabulary) -> Candidates:
-    """The candidates of a model, made once."""
-    return Candidates(vocabulary)
+# Decoders are made often, and a large vocabulary has 150,000 candidates.
+candidates_of = lru_cache(maxsize=16)(Candidates)
 
 
 def build(vocabularies: Sequence[Vocabulary]) -> JointVocabulary:
@@ -191,7 +189,10 @@ def _unpack(tensors: dict[str, Tensor]) -> JointVocabulary:
 
 
 class Prefixes:
-    """The order of all byte strings, in which those with a common beginning are neighbours."""
+    """The order of all byte strings, in which those with a common beginning are neighbours.
+
+    By ``rank``, prefixes of one text are in the order of their lengths, the shortest first.
+    """
 
     def __init__(self, vocabularies: Sequence[Vocabulary], device: torch.device) -> None:
         numbers = entries(vocabularies)
@@ -206,19 +207,13 @@ class Prefixes:
             rank[numbers[data]] = place
         for data in beginnings:
             end[numbers[data]] = len(ordered)
-        self._rank, self._end = (torch.tensor(table, device=device) for table in (rank, end))
+        self.rank, self._end = (torch.tensor(table, device=device) for table in (rank, end))
 
     def are_begun_by(self, longer: Tensor, shorter: Tensor) -> Tensor:
         """Whether each entry is the other one, or begins with it; shapes as in broadcasting. False for EOS."""
-        rank = self._rank[longer]
-        return (self._rank[shorter] <= rank) & (rank < self._end[shorter])
-
-    def lengths_order(self, among: Tensor) -> Tensor:
-        """Numbers by which prefixes of one text are in the order of their lengths, the shortest first."""
-        return self._rank[among]
+        rank = self.rank[longer]
+        return (self.rank[shorter] <= rank) & (rank < self._end[shorter])
 
 
-@lru_cache(maxsize=8)  # rules are made often: for each prompt, if its perplexity weighs the members
-def prefixes_of(vocabularies: tuple[Vocabulary, ...], device: torch.device) -> Prefixes:
-    """The tables of some members, made once."""
-    return Prefixes(vocabularies, device)
+# Rules are made often: for each prompt, if its perplexity weighs the members.
+prefixes_of = lru_cache(maxsize=8)(Prefixes)

@@ -278,7 +278,7 @@ class Vocabulary:
         added = self._backend.get_added_tokens_decoder().values()
         if any(token.rstrip and not token.special and token.content[-1:].isalpha() for token in added):
             return None
-        crossing = (self.token_bytes(index) for index, token in self._tokens.items() if may_cross(token))
+        crossing = (self.token_bytes(index) for index, token in self._tokens.items() if _MAY_CROSS.search(token))
         return safe_cuts([data for data in crossing if data], self._knows)
 
     @cached_property
@@ -409,20 +409,15 @@ _SEPARATORS = " \n，。、！？"
 _LETTERS = {"[A-Za-z]": "[A-Za-z]", r"[^\W\d_A-Za-z]": r"(?:[^\W\d_A-Za-z]|[\udc80-\udcff])"}
 """ASCII letters and all other letters; for each a pattern of its end in a token. A single byte NN of a longer character
 is decoded to U+DCNN (surrogateescape), so it may be the end of a letter that is not ASCII."""
-# Any character, then a separator or its first byte, in all ways in which vocabularies write them.
+# A quick filter: any character, then a separator or its first byte, in all ways in which vocabularies write them.
 _MAY_CROSS = re.compile(rf"(?s).[{_SEPARATORS}\u2581\u0120\u010aïã]")
-
-
-def may_cross(token: str) -> bool:
-    """Whether a token, as its vocabulary writes it, may hold a separator after another character; a quick filter."""
-    return _MAY_CROSS.search(token) is not None
 
 
 def safe_cuts(tokens: Iterable[bytes], is_known: Callable[[str], bool]) -> re.Pattern[str] | None:
     """A pattern of where text can be cut without changing ids: before a separator between two letters; or None.
 
-    ``tokens`` are those that :func:`may_cross`. ``is_known`` tells whether a character never becomes the unknown token;
-    a run of unknown characters may be one token.
+    ``tokens`` are those that ``_MAY_CROSS`` finds. ``is_known`` tells whether a character never becomes the unknown
+    token; a run of unknown characters may be one token.
     """
     texts = [token.decode(errors="surrogateescape") for token in tokens]
     places = [
