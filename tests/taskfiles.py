@@ -14,17 +14,20 @@ from ensemble.errors import InputError
 KEYS = {"name": "sums", "prompt": "{{question}}", "reference": "{{answer}}", "metric": "exact_match"}
 
 
-def load(
-    folder: Path, data: Any, chosen: str = "", *, options: dict[str, Any] | None = None, without: str = "", **keys: Any
-) -> Task:
+def write(folder: Path, data: Any, *, without: str = "", **keys: Any) -> Path:
+    """Write a task file with these keys instead of the usual ones."""
+    content = {"data": data, **KEYS, **keys}
+    content.pop(without, None)
+    path = folder / "sums.yaml"
+    path.write_text(json.dumps(content), encoding="utf-8")  # JSON is YAML
+    return path
+
+
+def load(folder: Path, data: Any, chosen: str = "", *, options: dict[str, Any] | None = None, **keys: Any) -> Task:
     """A task with these keys instead of the usual ones; of one file as data the held-out questions."""
     splits = {"dev": data, "held_out": data} if isinstance(data, str) else data
-    content = {"data": splits, **KEYS, **keys}
-    content.pop(without, None)
-    # JSON is YAML.
-    (folder / "sums.yaml").write_text(json.dumps(content), encoding="utf-8")
     split = {"split": "held_out"} if isinstance(data, str) else {}
-    return load_task(f"{folder / 'sums.yaml'}{chosen}", **{**split, **(options or {})})
+    return load_task(f"{write(folder, splits, **keys)}{chosen}", **{**split, **(options or {})})
 
 
 def refusal(folder: Path, data: Any, **keys: Any) -> str:

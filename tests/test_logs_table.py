@@ -393,9 +393,7 @@ def test_ids_that_repeat_without_a_column_for_the_model_are_refused(tmp_path: Pa
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("seeds")
-    return {
-        kind: write(folder / f"a.{kind}", ROWS).read_bytes() for kind in ("csv", "json", "jsonl", "parquet", "xlsx")
-    }
+    return {kind: write(folder / f"a.{kind}", ROWS).read_bytes() for kind in KINDS}
 
 
 @settings(max_examples=80, deadline=None)

@@ -238,11 +238,9 @@ def test_a_condition_that_is_neither_true_nor_false_is_refused_with_its_record(t
     ("path", "message"),
     [
         ("/etc/hostname", "data.dev must be a path within"),
-        ("/etc/*", "data.dev must be a path within"),
         ("../other/d.jsonl", "data.dev must be a path within"),
         ("a/../../d.jsonl", "data.dev must be a path within"),
         ("a**b", "data.dev may have * in at most two names of the path, and no **"),
-        ("**/*.jsonl", "data.dev may have * in at most two names of the path, and no **"),
         ("*/*/*.jsonl", "data.dev may have * in at most two names of the path, and no **"),
         ("a" * 5000, "data.dev is longer than 1,000 characters"),
         ("a" * 900, "cannot be read: File name too long"),

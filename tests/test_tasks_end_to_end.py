@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +70,7 @@ def test_a_built_in_task_runs_from_its_files_to_the_advice(task: str, place: Pla
         *("--allow-code-execution", "--allow-weak-sandbox"),
     )
     assert ran.status == 0, ran.err
-    result = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
+    result = place.json()
     assert [(one["n"], one["errors"]) for one in result["candidates"]] == [(2 * turns, 0)] * 2
     assert len(result["selected"]) == 2
     assert (result["ensemble"]["n"], result["ensemble"]["errors"]) == (2 * turns, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +9,16 @@ import pytest
 
 from advisor.tasks import Task, load_task
 from ensemble.errors import InputError
+from tests import taskfiles
+from tests.logs import write_lines
 
 
 def task_file(folder: Path, contents: dict[str, list[Any]], **keys: Any) -> Path:
     for name, questions in contents.items():
-        lines = [
-            json.dumps(
-                question if isinstance(question, dict) else {"question": f"q{question}", "answer": str(question)}
-            )
-            for question in questions
-        ]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    content = {
-        "name": "sums",
-        "data": {"dev": "dev.jsonl", "held_out": "held_out.jsonl"},
-        "prompt": "{{question}}",
-        "reference": "{{answer}}",
-        "metric": "number",
-        **keys,
-    }
-    path = folder / "sums.yaml"
-    path.write_text(json.dumps(content), encoding="utf-8")  # JSON is YAML
-    return path
+        records = [each if isinstance(each, dict) else {"question": f"q{each}", "answer": each} for each in questions]
+        write_lines(folder / f"{name}.jsonl", records)
+    data = {"dev": "dev.jsonl", "held_out": "held_out.jsonl"}
+    return taskfiles.write(folder, **{"data": data, "metric": "number", **keys})
 
 
 def asked(task: Task) -> set[str]:
@@ -111,11 +98,6 @@ def test_limits_grow_and_seeds_decide(tmp_path: Path) -> None:
     assert fifty.examples[:5] == five.examples
     assert load_task(path, limit=5) == five
     assert load_task(path, limit=5, seed=1).examples != five.examples
-
-
-def test_without_a_limit_questions_keep_the_order_of_the_file(tmp_path: Path) -> None:
-    path = task_file(tmp_path, {"dev": list(range(40)), "held_out": [100]})
-    assert [example.question for example in load_task(path).examples] == [f"q{n}" for n in range(40)]
 
 
 def test_a_limit_above_what_there_is_takes_all_and_says_so(tmp_path: Path) -> None:

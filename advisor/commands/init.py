@@ -15,7 +15,7 @@ from advisor.models.pool_file import check_no_pool
 from advisor.options.new_run import InitOptions
 from advisor.tasks.draft.columns import Columns
 from advisor.tasks.draft.data import look_at
-from advisor.tasks.draft.guesses import Given, Guess, guess
+from advisor.tasks.draft.guesses import Guess, choice_columns, guess
 from advisor.tasks.draft.task_text import Trial, check_free, text_of_task, try_out, write_task
 from advisor.tasks.metrics import OF_CORPORA, get_metric, metric_names
 from advisor.tasks.tables.rows import stem_of
@@ -37,11 +37,9 @@ def init(options: InitOptions) -> None:
     check_free(place, force=options.force)
     found_data = look_at(options.data, place, options.config)
     columns = Columns(found_data.records)
-    choices = None if options.choices is None else _names(options.choices)
-    given = Given(options.question, options.reference, choices, options.metric, options.decimal)
-    found = guess(columns, given, is_of_parts=found_data.is_of_parts)
+    found = guess(columns, options, is_of_parts=found_data.is_of_parts)
     if not options.yes and sys.stdin.isatty():
-        found = guess(columns, _ask(columns, given, found), is_of_parts=found_data.is_of_parts)
+        found = guess(columns, _ask(columns, options, found), is_of_parts=found_data.is_of_parts)
     command = shlex.join(["advisor", "init", *options.data])
     text = text_of_task(chosen, found, found_data, columns, command)
     trial = try_out(text, place, found_data.data_dir, allow_code_execution=options.allow_code_execution)
@@ -59,11 +57,7 @@ def init(options: InitOptions) -> None:
     print(f"  advisor select --pool {pool} --task {_plain(shlex.quote(str(place)))}{_plain(data_dir)}{more}")
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return () if text.strip().lower() in ("", "none") else tuple(part.strip() for part in text.split(","))
-
-
-def _ask(columns: Columns, given: Given, found: Guess) -> Given:
+def _ask(columns: Columns, given: InitOptions, found: Guess) -> InitOptions:
     """Let the user confirm or change what was guessed; what an option gives is not asked."""
 
     def column(text: str) -> str:
@@ -81,7 +75,7 @@ def _ask(columns: Columns, given: Given, found: Guess) -> Given:
 
     def known_options(text: str) -> str:
         # The guess may be an expression, which is no list of columns.
-        return text if text == options else ",".join(map(column, _names(text))) or "none"
+        return text if text == options else ",".join(map(column, choice_columns(text))) or "none"
 
     def ask(what: str, default: str, read: Callable[[str], str]) -> str:
         def confirmed(text: str) -> str:
@@ -108,7 +102,7 @@ def _ask(columns: Columns, given: Given, found: Guess) -> Given:
     chosen = options
     if given.choices is None and found.keys["metric"] not in ("pass_at_1", "judge"):
         chosen = ask("Options", options, known_options)
-        given = given if chosen == options else replace(given, choices=_names(chosen))
+        given = given if chosen == options else replace(given, choices=chosen)
     if given.metric is None and chosen == "none":
         metric = found.keys["metric"] if found.keys["metric"] != "choice" else "exact_match"
         answer = ask("Metric", str(metric), known_metric)

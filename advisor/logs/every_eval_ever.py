@@ -33,8 +33,7 @@ def recognise(files: Sequence[LogFile], notes: Notes) -> list[LogSource]:
     sources = [
         LogSource("every_eval_ever", file.path, _aggregate_of(file.path))
         for file in files
-        # The first line may be longer than the head.
-        if b'"model_id"' in file.head and (file.outline >= _INSTANCE or file.first_object.keys() >= _INSTANCE)
+        if b'"model_id"' in file.head and file.first_object.keys() >= _INSTANCE
     ]
     used = {path for source in sources for path in source.companions}
     notes.extend(

@@ -59,8 +59,7 @@ def recognise(files: Sequence[LogFile], notes: Notes) -> list[LogSource]:
 def _has_samples(file: LogFile) -> bool:
     if b'"doc_id"' not in file.head:
         return False
-    # The first line may be longer than the head.
-    keys = file.outline if "target" in file.outline else file.first_object.keys()
+    keys = file.first_object.keys()
     return {"doc_id", "doc", "target"} <= keys and bool({"arguments", "resps", "filtered_resps"} & keys)
 
 

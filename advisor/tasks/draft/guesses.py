@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from advisor.options.new_run import InitOptions
 from advisor.tasks.draft.columns import (
     Columns,
     Texts,
@@ -94,19 +95,16 @@ class Guess:
             self.why[key] = why
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What the user decides; None for what is guessed, and no choices for a task without options."""
-
-    question: str | None = None
-    reference: str | None = None
-    choices: tuple[str, ...] | None = None
-    metric: str | None = None
-    decimal: str | None = None
+def choice_columns(text: str) -> tuple[str, ...]:
+    """The columns that ``--choices`` names; empty for ``none``."""
+    return () if text.strip().lower() in ("", "none") else tuple(part.strip() for part in text.split(","))
 
 
-def guess(columns: Columns, given: Given, *, is_of_parts: bool = False) -> Guess:
-    """Guess the keys of a task file from its columns; with parts, the file of a record says what it is about."""
+def guess(columns: Columns, given: InitOptions, *, is_of_parts: bool = False) -> Guess:
+    """Guess the keys of a task file from its columns, where no option gives them.
+
+    With parts, the file of a record says what it is about.
+    """
     if given.metric is not None and given.metric not in metric_names():
         raise InputError(f"--metric {given.metric}: choose among {', '.join(metric_names())}")
     if given.decimal not in (None, ".", ","):
@@ -148,7 +146,7 @@ def guess(columns: Columns, given: Given, *, is_of_parts: bool = False) -> Guess
     return found
 
 
-def _with_messages(columns: Columns, given: Given) -> Given:
+def _with_messages(columns: Columns, given: InitOptions) -> InitOptions:
     """What is given, where a column has messages: what they ask is the question, and their response the reference."""
     question = given.question or columns.usual(_QUESTIONS)
     reference = given.reference or columns.usual(_REFERENCES, (question or "",))
@@ -161,7 +159,7 @@ def _with_messages(columns: Columns, given: Given) -> Given:
     return replace(given, question=request, reference=response or given.reference)
 
 
-def _question(columns: Columns, given: Given, taken: set[str]) -> tuple[str, str]:
+def _question(columns: Columns, given: InitOptions, taken: set[str]) -> tuple[str, str]:
     if given.question is not None:
         return columns.named(given.question), "the question is the column that was given, or that has messages"
     taken = taken | ({columns.named(given.reference)} if given.reference else set())
@@ -183,7 +181,7 @@ def _can_be_question(columns: Columns, name: str) -> bool:
     return not columns.is_list(name) and columns.words(name) >= 2 and columns.distinct(name) > columns.count / 2
 
 
-def _reference(columns: Columns, given: Given, taken: set[str]) -> tuple[str, str]:
+def _reference(columns: Columns, given: InitOptions, taken: set[str]) -> tuple[str, str]:
     if given.reference is not None:
         return columns.named(given.reference), "the column that was given, or that has messages"
     # mc1_targets of TruthfulQA: {"choices": [...], "labels": [1, 0, ...]}
@@ -216,7 +214,7 @@ def _left(columns: Columns, taken: set[str]) -> list[str]:
     ]
 
 
-def _is_open(columns: Columns, given: Given, question: str, options: Sequence[str]) -> str:
+def _is_open(columns: Columns, given: InitOptions, question: str, options: Sequence[str]) -> str:
     """Why no answer is right or wrong; empty if one may be."""
     if given.metric is not None or given.reference is not None or options:
         return "the metric that was given" if given.metric == JUDGE else ""
@@ -228,7 +226,7 @@ def _is_open(columns: Columns, given: Given, question: str, options: Sequence[st
     return ""
 
 
-def _judged(found: Guess, columns: Columns, given: Given, why: str) -> None:
+def _judged(found: Guess, columns: Columns, given: InitOptions, why: str) -> None:
     """The keys of a task whose answers a judge grades."""
     question = found.question
     reference = columns.named(given.reference) if given.reference else columns.usual(_REFERENCES, (question,))
@@ -246,13 +244,14 @@ def _judged(found: Guess, columns: Columns, given: Given, why: str) -> None:
     found.add("judge", judge_of(has_reference=reference is not None), "one grade for each answer; change the prompt")
 
 
-def _options(columns: Columns, given: Given) -> tuple[tuple[str, ...], str]:
+def _options(columns: Columns, given: InitOptions) -> tuple[tuple[str, ...], str]:
     """The columns of the options, or one expression that gives all of them, and why."""
     if given.choices is not None:
         why = "the columns that were given"
-        if len(given.choices) != 1:
-            return tuple(map(columns.named, given.choices)), why
-        name = given.choices[0] if given.choices[0] in columns.objects else columns.named(given.choices[0])
+        names = choice_columns(given.choices)
+        if len(names) != 1:
+            return tuple(map(columns.named, names)), why
+        name = names[0] if names[0] in columns.objects else columns.named(names[0])
         return (_as_list(columns, name) or columns.named(name),), why
     if given.metric not in (None, "choice"):
         return (), ""
@@ -284,7 +283,7 @@ def _series(columns: Columns) -> tuple[str, ...]:
     return ()
 
 
-def _mixed(columns: Columns, given: Given) -> tuple[tuple[str, ...], str]:
+def _mixed(columns: Columns, given: InitOptions) -> tuple[tuple[str, ...], str]:
     """The options in columns of right and wrong answers, or in the text of the question."""
     wrong = [name for name in columns.values if _WRONG.fullmatch(name)]
     right = columns.named(given.reference) if given.reference else columns.usual(_REFERENCES, wrong)
@@ -443,7 +442,7 @@ def _program(found: Guess, columns: Columns, tests: Sequence[str]) -> None:
     found.add("max_new_tokens", 512)
 
 
-def _text(found: Guess, columns: Columns, given: Given, why: str) -> None:
+def _text(found: Guess, columns: Columns, given: InitOptions, why: str) -> None:
     """The keys of a task whose models write a text."""
     name, reference = found.question, found.reference or ""
     asked = sum(text[0].rstrip().endswith("?") for text in columns.texts(name) if text)
@@ -482,7 +481,9 @@ def _text(found: Guess, columns: Columns, given: Given, why: str) -> None:
         found.add("max_new_tokens", max(64, min(1024, long // 2)), why)
 
 
-def _plain(found: Guess, columns: Columns, given: Given, answers: tuple[str, Texts], reasons: tuple[str, str]) -> None:
+def _plain(
+    found: Guess, columns: Columns, given: InitOptions, answers: tuple[str, Texts], reasons: tuple[str, str]
+) -> None:
     """The reference and the metric where the references are the answers themselves, or their ends."""
     (expression, last), (why, after), name, reference = answers, reasons, found.question, found.reference or ""
     if columns.is_list(name) and columns.is_list(reference):
@@ -505,7 +506,7 @@ def _plain(found: Guess, columns: Columns, given: Given, answers: tuple[str, Tex
         found.add("decimal", ",", "the references have decimal commas, and so should the responses")
 
 
-def _boxed(found: Guess, given: Given, answers: Texts, then: str, why: str) -> None:
+def _boxed(found: Guess, given: InitOptions, answers: Texts, then: str, why: str) -> None:
     """The reference and the metric where the answers are in LaTeX boxes, and the prompt asks for one."""
     found.keys["prompt"] = f"{str(found.keys['prompt']).removesuffix(then)}Put the answer into \\boxed{{}}.\n{then}"
     found.add("reference", f"{{{{{found.reference} | boxed}}}}", why)
