@@ -487,7 +487,7 @@ def field(row: Any, key: str) -> Any:
 
 
 class TextColumn(NamedTuple):
-    """A column of text: its head, its side, when it is left out (``detail`` before ``wide``), and its cells."""
+    """A column of text: its head, its side, when it is left out (``wide`` before ``detail``), and its cells."""
 
     head: str
     kind: str
@@ -503,7 +503,7 @@ def as_text(table: Table) -> Iterator[TextColumn]:
             yield TextColumn(column.title, column.kind, column.where, cells)
             if column.details and any(each.detail for each in cells):
                 details = [Cell(each.detail or text.UNKNOWN) for each in cells]
-                yield TextColumn(column.details, column.kind, "detail", details)
+                yield TextColumn(column.details, column.kind, f"{column.where} detail".strip(), details)
 
 
 def as_markdown(table: Table) -> str:

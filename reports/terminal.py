@@ -82,14 +82,14 @@ def draw(table: Table, width: int) -> RichTable:
     names = [cell for each in columns if each.kind == "name" for cell in each.cells]
     room = width - 3 - max((len(cell.text) + 2 * bool(cell.tag) for cell in names), default=0)
     shown: dict[int, int | None] = {}
-    # What is always shown comes first, then the intervals, then what needs a wide terminal.
+    # What is always shown comes first, then its intervals, then what needs a wide terminal, and their intervals.
     for place in sorted(range(len(columns)), key=lambda place: columns[place].where):
         each = columns[place]
         # A head may have several lines, one for each word.
         size = max(map(len, [*each.head.split(), *(visible(cell.text) for cell in each.cells)]))
         if each.kind == "name":
             shown[place] = None
-        elif not each.where or size + 2 <= room:
+        elif not each.where or (size + 2 <= room and (place - 1 in shown or not each.where.endswith("detail"))):
             shown[place] = size
             room -= size + 2
     drawn = RichTable(title=_plain(table.title), title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))

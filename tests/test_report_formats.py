@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from report_browser import open_report, resize
 from report_fixture import make_result, text_of, write_json, write_run
+from rich.console import Console
 from typer.testing import CliRunner
 
 from advisor.api import SelectResult
@@ -25,7 +26,7 @@ from reports import run_index, write_report
 from reports.formats import as_csv, latex, markdown
 from reports.run_index import find_runs, index_csv, index_markdown, index_rows, write_index
 from reports.tables import leaderboard, strategies
-from reports.terminal import print_conclusion
+from reports.terminal import draw, print_conclusion
 
 pytestmark = pytest.mark.usefixtures("no_drawings")
 
@@ -99,6 +100,16 @@ def test_strategies_have_their_intervals_in_csv_and_markdown(tmp_path: Path, fig
     low, high = result.strategies[0].expected_gain_ci or (0.0, 0.0)
     assert [float(row[f"expected_gain_{end}"]) for end in ("low", "high")] == pytest.approx([low, high], rel=1e-5)
     assert f"| {difference_interval((low, high))} |" in markdown(result)
+
+
+@pytest.mark.parametrize("width", range(60, 200, 20))
+def test_no_terminal_shows_an_interval_without_its_figure(tmp_path: Path, figures: dict[str, Any], width: int) -> None:
+    scored = {**figures["candidates"][0], "corpus_score": 41.25, "corpus_score_ci": [40.5, 42.5]}
+    result = read(tmp_path, {**figures, "candidates": [scored, *figures["candidates"][1:]]})
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(draw(leaderboard(result), width))
+    drawn = console.export_text()
+    assert ("40.5 to 42.5" in drawn) <= ("41.2" in drawn)
 
 
 def test_tables_of_latex_escape_names(tmp_path: Path, figures: dict[str, Any]) -> None:
