@@ -20,10 +20,8 @@ from advisor.judge.prompts import Grade, Match, name_of_set
 from advisor.judge.summary import head_to_head, summarize_grades, summarize_matches
 from advisor.logs import sources
 from advisor.logs.join import JoinedLogs
-from advisor.models.fingerprint import Fingerprint
 from advisor.models.profiler import Profiler
 from advisor.models.run_config import RunConfig
-from advisor.models.server_identity import ServerIdentity
 from advisor.records import FIGURE_CONFIDENCE, Answer, Profile, Selection
 from advisor.run.figures import (
     EnsembleResponse,
@@ -52,7 +50,7 @@ from advisor.tasks import metrics
 from advisor.tasks.task import Task, clusters_of
 from ensemble import methods as registry
 from ensemble.common.text import counted, interval_name
-from ensemble.models.spec import ModelSpec, Price
+from ensemble.models.spec import Price
 from ensemble.plugins import version_of
 
 _MOST_INTERVALS = 100
@@ -368,8 +366,7 @@ def provenance_of_run(
     config: RunConfig, profiler: Profiler, methods: Sequence[str] = (), judge: Judge | None = None
 ) -> Provenance:
     """``provenance`` of a run with models, after these have answered; `methods` are those besides the run's own."""
-    judges = judge.identities if judge else {}
-    models = {entry.name: _model(entry, profiler.identities[entry.name]) for entry in config.candidates}
+    models = {entry.name: profiler.identities[entry.name].as_dict() for entry in config.candidates}
     here = [model for model in models.values() if model.get("remote") is None]
     versions = [registry.plugins().version(name) for name in (config.options.method, *methods)]
     if config.dev.scorer is None:  # otherwise the metric is another tool's
@@ -386,7 +383,7 @@ def provenance_of_run(
         "chat_template": config.inference.chat_template,
         "models": models,
         **({"data": config.dev.origin} if config.dev.origin else {}),
-        **({"judges": {each.name: _model(each, judges[each.name]) for each in config.judges}} if judges else {}),
+        **({"judges": {name: each.as_dict() for name, each in judge.identities.items()}} if judge else {}),
         "loads": {
             name: {"count": len(seconds), "seconds_total": sum(seconds)}
             | ({"threads": profiler.threads[name]} if name in profiler.threads else {})
@@ -424,12 +421,3 @@ def _versions(*plugins: Mapping[str, str]) -> dict[str, str]:
     for found in plugins:
         versions.update(found)
     return versions
-
-
-def _model(entry: ModelSpec, model_id: Fingerprint | ServerIdentity) -> dict[str, Any]:
-    if isinstance(model_id, ServerIdentity):
-        # A server has no files: its address and what it says of itself are all that is known.
-        return {**entry.options("result"), **model_id.as_dict()}
-    revision, files = model_id.spec.weights.revision, dict(model_id.spec.files)
-    place = {"path_or_id": entry.checkpoint.path_or_id, "revision": revision, "files": files}
-    return {**place, **model_id.spec.options("result")}

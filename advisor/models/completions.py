@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from advisor.models.response_cache import Response
 from advisor.records import FinishReason
 from advisor.tasks.metrics import get_metric
-from advisor.tasks.tables.values import CUT
+from advisor.tasks.tables.values import CUT, UnknownFormError, read_response
 from ensemble.errors import MemberError
 from ensemble.servers.address import ServerAddress, mark_fields, thinking_fields
 from ensemble.servers.client import LIMITS, ServerClient, ServerError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ensemble.models.prompts import Dialogue
     from ensemble.models.spec import ModelSpec
     from ensemble.score import ChoiceQuestion
-    from ensemble.servers.schema import ChatCompletion, Completion
+    from ensemble.servers.schema import ChatCompletion, ChatMessage, Completion
 
 FunctionCall: TypeAlias = tuple[str, str]
 """The name of a function, and its arguments as the model wrote them: JSON, as a rule."""
@@ -160,14 +160,18 @@ def body_of(
 
 def _response_of(completion: ChatCompletion | Completion, settings: Settings) -> Response:
     """The response in an answer, cut at the stop strings, without calls of functions."""
-    from ensemble.servers.schema import ChatChoice
+    from ensemble.servers.schema import TextChoice
 
     choice, usage = completion.choices[0], completion.usage
+    if isinstance(choice, TextChoice):
+        said, thinking, refusal = choice.text, choice.reasoning, None
+    else:
+        said, thinking, refusal = _read_message(choice.message)
     # A server that ignores the limit would fill the cache and the report.
-    if (length := len(choice.text) + len(choice.thinking or "")) > settings.max_new_tokens * _MAX_TOKEN_LENGTH:
+    if (length := len(said) + len(thinking or "")) > settings.max_new_tokens * _MAX_TOKEN_LENGTH:
         raise ValueError(f"has {length:,} characters, too many for {settings.max_new_tokens:,} tokens")
-    text, reason = _cut(choice.text, choice.finish_reason, settings.stop)
-    if not text and isinstance(choice, ChatChoice) and choice.message.refusal:
+    text, reason = _cut(said, choice.finish_reason, settings.stop)
+    if refusal and not text:
         reason = "refused"
     return Response(
         text,
@@ -175,9 +179,23 @@ def _response_of(completion: ChatCompletion | Completion, settings: Settings) ->
         reason,
         0.0,
         prompt_tokens=usage.prompt_tokens,
-        thinking=choice.thinking,
+        thinking=thinking or None,
         thinking_tokens=usage.completion_tokens_details.reasoning_tokens,
     )
+
+
+def _read_message(message: ChatMessage) -> tuple[str, str | None, object]:
+    """The text of a message, its thinking, and what it says of a refusal."""
+    content, thinking = message.content, message.reasoning_content or message.reasoning
+    if content is None or isinstance(content, str):
+        return content or "", thinking, message.refusal
+    parts = [content] if isinstance(content, dict) else [part for part in content if isinstance(part, dict | str)]
+    refusals = [part for part in parts if isinstance(part, dict) and part.get("type") == "refusal"]
+    try:
+        found = read_response([part for part in parts if part not in refusals])
+    except UnknownFormError as error:
+        raise ValueError(f"has a message that cannot be read ({error})") from None
+    return found.text or "", found.all_thinking or thinking, message.refusal or refusals
 
 
 def _response_format(grammar: Grammar) -> Mapping[str, Any]:

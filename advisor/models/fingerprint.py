@@ -63,6 +63,11 @@ class Fingerprint:
             key["thinking"] = None if self.spec.thinking is None else self.spec.thinking.option
         return key
 
+    def as_dict(self) -> dict[str, Any]:
+        """As ``result.json`` has it."""
+        place = {"path_or_id": self.spec.checkpoint.path_or_id, "revision": self.spec.checkpoint.revision}
+        return {**place, "files": dict(self.spec.files), **self.spec.options("result")}
+
 
 def identify(
     entry: ModelSpec,

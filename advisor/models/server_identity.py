@@ -76,8 +76,9 @@ class ServerIdentity:
         return key
 
     def as_dict(self) -> dict[str, Any]:
-        """As ``result.json`` has it."""
+        """As ``result.json`` has it. A server has no files: its address and what it says are all that is known."""
         return {
+            **self.spec.options("result"),
             "path_or_id": self.address.path_or_id,
             "revision": self.address.revision,
             "files": {},

@@ -118,10 +118,8 @@ class GenerationRequest:
     arrived: float = field(default_factory=time.monotonic)  # time by the monotonic clock
     events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)  # written and read by the event loop only
     extras: dict[str, Any] = field(default_factory=dict)  # more fields of ``usage``; complete with the last event
-    read: int | None = None  # tokens of its prompts, when they are known
     # The last piece of each finished text, without its characters, by index.
     ended: dict[int, Piece] = field(default_factory=dict)
-    error: RequestError | None = None  # the error that ended it
     cancelled: bool = False  # its client left, or has all that it gets
 
     @property
@@ -134,7 +132,6 @@ class GenerationRequest:
         event = await self._next_event()
         if isinstance(event, Piece):
             raise TypeError(f"the first event of a request is {event}; it must be the number of prompt tokens")
-        self.read = event
         return event
 
     async def pieces(self) -> AsyncIterator[Piece]:
@@ -161,6 +158,5 @@ class GenerationRequest:
     async def _next_event(self) -> int | Piece:
         event = await self.events.get()
         if isinstance(event, RequestError):
-            self.error = event
             raise event
         return event

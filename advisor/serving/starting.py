@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from dataclasses import replace
 from importlib import metadata, util
 from typing import TYPE_CHECKING
 
@@ -145,7 +146,7 @@ def _models(plan: StrategyPlan, limits: RequestLimits, options: ServeOptions) ->
     from advisor.models.loaded_models import ALONE
     from advisor.models.server_identity import identify_server
     from advisor.models.server_model import ServerModel
-    from advisor.serving.strategy_handler import DecoderModel, member_limits
+    from advisor.serving.strategy_handler import DecoderModel
 
     servers = {member.name: ServerModel(member) for member in plan.members if member.is_remote}
     local = [member for member in plan.members if not member.is_remote]
@@ -161,8 +162,12 @@ def _models(plan: StrategyPlan, limits: RequestLimits, options: ServeOptions) ->
     for problem in problems:
         Progress().say(f"{problem}; requests go on without it while it fails")
     ensembles = [load_chosen(EnsembleSpec((member,), ALONE)) for member in local]
+    # The texts are counted before, and self-consistency draws several of each.
+    draws = plan.strategy.responses_per_member
+    tokens = None if limits.tokens is None else limits.tokens * draws
+    own = replace(limits, texts=limits.texts * draws, tokens=tokens)
     # The figures of a member's decoder would mix with those of the requests.
-    engines = _decoders(ensembles, member_limits(plan, limits), None, options)
+    engines = _decoders(ensembles, own, None, options)
     decoders = {model.name: DecoderModel(model.name, engine) for model, engine in zip(local, engines, strict=True)}
     models: dict[str, Model] = {**servers, **decoders}
     return [models[member.name] for member in plan.members]

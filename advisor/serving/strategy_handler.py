@@ -8,7 +8,6 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from advisor.models.ask import NO_TOOLS, Model, Replies
@@ -222,10 +221,3 @@ def _extras(answered: Sequence[Answered]) -> Mapping[str, object]:
         "members": [each.model for each in answered],
         "failed_members": sorted(failed),
     }
-
-
-def member_limits(plan: StrategyPlan, limits: RequestLimits) -> RequestLimits:
-    """The limits of one model's engine: the texts are counted before, and self-consistency draws several of each."""
-    draws = plan.strategy.responses_per_member
-    tokens = None if limits.tokens is None else limits.tokens * draws
-    return replace(limits, texts=limits.texts * draws, tokens=tokens)

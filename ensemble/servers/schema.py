@@ -33,35 +33,6 @@ def _own_text(value: Any) -> str | None:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else None
 
 
-_THINKING = re.compile("think|reason|thought|summary|analysis")
-"""In the type of a part of a message that is no answer."""
-
-
-_TEXTS = ("text", "value", "content", "parts", "output_text", "thinking", "reasoning", "summary", "refusal")
-"""The keys of a part's text."""
-
-
-def _text_in(value: Any) -> str:
-    """The text of a part of a message, which may have parts itself."""
-    if isinstance(value, list):
-        return "".join(map(_text_in, value))
-    if not isinstance(value, dict):
-        return value if isinstance(value, str) else ""
-    return _text_in(next((value[name] for name in _TEXTS if value.get(name)), ""))
-
-
-def _parts_of(value: Any) -> dict[str, str]:
-    """The fields of a message whose content is parts: its answer, its thinking, its refusal."""
-    fields = {"content": "", "reasoning_content": "", "refusal": ""}
-    for part in [value] if isinstance(value, dict) else value:
-        # Without a type, its keys tell.
-        kind = str(part.get("type") or [key for key in part if part[key]]) if isinstance(part, dict) else "text"
-        fields["reasoning_content" if _THINKING.search(kind) else "refusal" if kind == "refusal" else "content"] += (
-            _text_in(part)
-        )
-    return fields
-
-
 OwnText = Annotated[Any, AfterValidator(_own_text)]
 """A text of a field that servers use as they like; None for anything else."""
 TokenCount = Annotated[int, BeforeValidator(_count)]
@@ -102,8 +73,8 @@ class MessageCall(Schema):
 class ChatMessage(Schema):
     """What a model says in a conversation."""
 
-    content: Raw | None = None
-    """the text; a reasoning model that reaches the limit before its answer has none"""
+    content: Raw | list[Any] | dict[str, Any] | None = None
+    """the text, or its parts; a reasoning model that reaches the limit before its answer has none"""
     tool_calls: tuple[MessageCall, ...] | None = None
     reasoning_content: OwnText = None
     """its thinking: DeepSeek, SGLang, llama.cpp, older vLLM"""
@@ -111,16 +82,6 @@ class ChatMessage(Schema):
     """its thinking: vLLM, OpenRouter"""
     refusal: OwnText = None
     """why it does not answer"""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_parts(cls, message: Any) -> Any:
-        if not isinstance(message, dict) or not isinstance(message.get("content"), list | dict):
-            return message
-        return {
-            **message,
-            **{name: text for name, text in _parts_of(message["content"]).items() if text or name == "content"},
-        }
 
 
 class EchoedLogprobs(Schema):
@@ -148,27 +109,12 @@ class TextChoice(Schema):
     logprobs: EchoedLogprobs | None = None
     """where ``echo`` and ``logprobs`` were asked for"""
 
-    @property
-    def thinking(self) -> str | None:
-        """What the server gives as thinking; None if it gives none."""
-        return self.reasoning or None
-
 
 class ChatChoice(Schema):
     """A message of ``/chat/completions``."""
 
     message: ChatMessage
     finish_reason: Any = None
-
-    @property
-    def text(self) -> str:
-        """The message's text, which may be empty."""
-        return self.message.content or ""
-
-    @property
-    def thinking(self) -> str | None:
-        """What the server gives as thinking; None if it gives none."""
-        return self.message.reasoning_content or self.message.reasoning or None
 
 
 class Completion(Schema):

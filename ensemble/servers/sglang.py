@@ -35,8 +35,6 @@ _GREEDY = {
 }
 # Contexts and chosen ids of a request; the server has no limits.
 _CONTEXTS, _CHOSEN = 256, 128
-# Log-probabilities of one answer: each has 30 to 50 bytes, and the client reads up to 4 MiB.
-_VALUES = 50_000
 
 
 class SglangServer(TokenServer):
@@ -55,24 +53,22 @@ class SglangServer(TokenServer):
     def _results(
         self, contexts: Sequence[Ids], max_tokens: int, k: int, ids: list[int] | None = None
     ) -> Iterator[SglangTokens]:
-        """The ``meta_info`` of each context, in requests whose answers are not too long."""
-        size = max(1, _VALUES // (max_tokens * (k + len(ids or ()))))
-        for start in range(0, len(contexts), size):
-            prompts = [list(context) for context in contexts[start : start + size]]
-            # The server refuses the whole request if one context has too few places for max_new_tokens.
-            counts = [self._fitting(len(prompt), max_tokens) for prompt in prompts]
-            body = {
-                **{"input_ids": prompts, "sampling_params": [{**_GREEDY, "max_new_tokens": n} for n in counts]},
-                **{"return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": k, "token_ids_logprob": ids},
-                "return_text_in_logprobs": False,
-            }
-            results = self._client.post_each(self._path, body)
-            if len(results) != len(prompts):
-                raise self._invalid(f"does not have {len(prompts)} results")
-            for prompt, count, result in zip(prompts, counts, results, strict=True):
-                meta = self._client.checked(SglangAnswer, self._path, result).meta_info
-                self._check(meta, len(prompt), count)
-                yield meta
+        """The ``meta_info`` of each context."""
+        # The server refuses the whole request if one context has too few places for max_new_tokens.
+        counts = [self._fitting(len(context), max_tokens) for context in contexts]
+        body = {
+            "input_ids": [list(context) for context in contexts],
+            "sampling_params": [{**_GREEDY, "max_new_tokens": n} for n in counts],
+            **{"return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": k, "token_ids_logprob": ids},
+            "return_text_in_logprobs": False,
+        }
+        results = self._client.post_each(self._path, body)
+        if len(results) != len(contexts):
+            raise self._invalid(f"does not have {len(contexts)} results")
+        for context, count, result in zip(contexts, counts, results, strict=True):
+            meta = self._client.checked(SglangAnswer, self._path, result).meta_info
+            self._check(meta, len(context), count)
+            yield meta
 
     def _fitting(self, length: int, max_tokens: int) -> int:
         """Tokens that fit after a context. One at least: then the server says that the context is full."""
