@@ -220,7 +220,7 @@ CASES: dict[str, int] = {
     "test_retokenization.py::test_the_work_for_a_token_does_not_grow_with_the_text": 5,
     "test_seq2seq.py::test_beside_others_it_writes_what_the_judge_does": 2,
     "test_seq2seq.py::test_neither_drafts_nor_batches_change_what_is_written": 2,
-    "test_server_members.py::test_members_that_think_apart_write_what_they_write_in_one_process": 5,
+    "test_server_members.py::test_members_that_think_apart_write_what_they_write_in_one_process": 8,
     "test_server_members.py::test_methods_that_need_the_top_candidates_write_what_they_write_in_one_process": 3,
     "test_server_members.py::test_texts_are_those_of_one_process": 4,
     "test_server_members.py::test_texts_under_a_grammar_are_those_of_one_process": 8,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import signal
@@ -12,10 +13,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import openai
+import uvicorn.server
 
 from advisor.models.server_identity import ServerHealth
 from advisor.serving.app import make_app
@@ -30,6 +33,9 @@ from ensemble.errors import UniteError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+# The library looks ten times a second whether it is to stop.
+vars(uvicorn.server)["asyncio"] = SimpleNamespace(**{**vars(asyncio), "sleep": lambda s: asyncio.sleep(s / 20)})
 
 
 @dataclass(frozen=True, slots=True)

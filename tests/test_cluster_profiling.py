@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -316,13 +315,6 @@ def test_what_no_node_has_is_refused_with_the_line_that_asks_for_it(place: Place
 
 
 # --- What a model asks for ---
-
-
-@pytest.mark.parametrize("option", ["num_cpus=0", "num_cpus=x", "num_gpus=1.5"])
-def test_a_number_that_cannot_be_asked_for_is_refused(place: Place, models: Path, option: str) -> None:
-    place.task()
-    place.pool(f"{models / 'alpha'} {option}")
-    assert re.search("models.txt:1: {} should be .* not '{}'$".format(*option.split("=")), place.refused(*PROFILE))
 
 
 @pytest.mark.parametrize(("gpus", "device"), [(1.0, "cpu"), (0.0, "cuda"), (None, "cuda:1")])

@@ -7,6 +7,7 @@ import json
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,7 +30,9 @@ FREE = "advisor.models.loaded_models.free_on"
 
 
 @pytest.fixture
-def loaded(tmp_path: Path) -> LoadedModels:
+def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedModels:
+    # To search all that pytest holds for freed models takes longer than to load these.
+    monkeypatch.setattr("advisor.models.local_model.gc", SimpleNamespace(collect=lambda: 0))
     return LoadedModels(tmp_path)
 
 

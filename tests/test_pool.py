@@ -79,13 +79,6 @@ def test_what_a_line_leaves_open_is_left_to_the_run(folder: Path) -> None:
     assert candidate.checkpoint.trust_remote_code is False
 
 
-def test_a_line_can_say_all_of_it(folder: Path) -> None:
-    line = "alpha name='the first' dtype=bfloat16 device=cuda:1 chat_template=never trust_remote_code=true"
-    (candidate,) = read(folder, line)
-    assert (candidate.name, candidate.dtype, candidate.device) == ("the first", "bfloat16", "cuda:1")
-    assert (candidate.chat_template, candidate.checkpoint.trust_remote_code) == ("never", True)
-
-
 @pytest.mark.parametrize(
     ("line", "hub_id", "revision", "name"),
     [
@@ -106,10 +99,6 @@ def test_what_is_no_folder_is_an_id_of_the_hub(
 @pytest.mark.parametrize(("end", "start"), [("\r\n", ""), ("\r\n", "\ufeff"), ("\n", "\ufeff"), ("\r", "")])
 def test_files_of_other_systems_read_the_same(folder: Path, end: str, start: str) -> None:
     assert names(read(folder, "alpha", "beta name=b", end=end, start=start)) == ["alpha", "b"]
-
-
-def test_demo_is_the_bundled_pool(folder: Path) -> None:
-    assert all(candidate.place.startswith(str(DEMO)) for candidate in read_pool("demo"))
 
 
 @pytest.mark.parametrize("name", ["demo", "demo-thinking"])

@@ -32,7 +32,6 @@ pytest_plugins = ["pools"]
 TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[me]{% endif %}"
 )
-LENIENT = ("--max-gap", "100", "--max-length-ratio", "1e9")
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +50,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def url(home: Path) -> Iterator[str]:
     with transformers_serve(home) as url:
         yield url
-
-
-def selected(place: Place, *options: str) -> dict[str, Any]:
-    """The result of choosing among the pool that is in the folder."""
-    command = ("--pool", "models.txt", "--task", "task.yaml", "--out", "run", "--quiet", *options)
-    assert place.advisor("select", *command).status == 0
-    found: dict[str, Any] = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
-    return found
 
 
 def answers(place: Place, *lines: str, **keys: Any) -> dict[str, tuple[records.Answer, ...]]:
@@ -100,7 +91,8 @@ def test_a_response_ends_before_a_stop_string_and_says_so(place: Place, home: Pa
 def test_options_need_likelihoods_which_this_server_does_not_give(place: Place, home: Path, url: str) -> None:
     place.task(choices=["{{answer}}", "no"], metric="choice")
     place.pool(f"openai:{url}#tiny/plain chat_template=never", f"openai:{url}#tiny/chat", f"{home / 'plain'} name=here")
-    result = selected(place, "--no-verify")
+    place.select("--quiet", "--no-verify")
+    result = place.json()
     reasons = {each["model"]: each["reason"] for each in result["candidates"] if each["status"] == "failed"}
     assert reasons.keys() == {"plain", "chat"}
     assert "its /completions ignores echo and logprobs" in reasons["plain"]
@@ -147,7 +139,8 @@ def test_a_set_is_decoded_without_the_remote_one_which_is_compared_and_votes(
         f"openai:{url}#tiny/chat name=far",
         f"{home / 'chat'} name=two",
     )
-    result = selected(place, *LENIENT)
+    place.select("--quiet")
+    result = place.json()
     status = {each["model"]: each["status"] for each in result["candidates"]}
     assert status["far"] == "rejected"
     assert sorted(result["selected"]) == ["one", "two"]
@@ -160,7 +153,7 @@ def test_a_set_is_decoded_without_the_remote_one_which_is_compared_and_votes(
     pairs = {(pair["a"], pair["b"]): pair for pair in result["pairs"]}
     own = [pair for names, pair in pairs.items() if "far" in names]
     assert all(pair["bleu"] is not None and pair["vocabulary_overlap"] is None for pair in own)
-    held_out = [json.loads(line) for line in Path("run/samples.jsonl").read_text(encoding="utf-8").splitlines()]
+    held_out = place.samples()
     assert all("far" in one["responses"] for one in held_out)
     assert result["provenance"]["models"]["far"]["path_or_id"] == f"openai:{url}#tiny/chat"
     methods = ("--methods", "voting,mbr,unite", "--members", "one,far,two", "--allow-server", url)
@@ -185,13 +178,14 @@ def test_a_pool_of_remote_candidates_alone_reads_no_weights_and_cannot_be_decode
         f"openai:{url}#tiny/chat",
         f"openai:{url}#tiny/chat name=raw chat_template=never",
     )
-    result = selected(place, *LENIENT)
+    place.select("--quiet")
+    result = place.json()
     assert len(result["selected"]) == 3
     assert result["ensemble"] is None
     assert result["advice"]["verdict"] == "worse"
     assert "no ensemble with them can be decoded token by token" in result["advice"]["text"]
     assert {one["strategy"] for one in result["strategies"]} == {"single", "vote"}
-    samples = [json.loads(line) for line in Path("run/samples.jsonl").read_text(encoding="utf-8").splitlines()]
+    samples = place.samples()
     voted = [one for one in samples if one["split"] == "held_out"]
     assert voted and all(len(one["responses"]) == 3 and one["ensemble"] is None for one in voted)
     assert "add --allow-server" in place.advisor("run", "run", "What is 1 + 1?").line

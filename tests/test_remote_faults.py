@@ -157,19 +157,6 @@ def test_a_server_gets_nothing_of_the_environment_that_was_not_meant_for_it(
         assert headers.keys() <= usual
 
 
-def test_a_key_in_a_response_is_replaced_also_where_all_is_shown(
-    place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MY_API_KEY", f"{KEY}\n")
-    raw.answer = lambda path, _body: models("m") if path.endswith("/models") else completion(f"your key is {KEY}")
-    pool(place, raw, "key_env=MY_API_KEY")
-    ran = place.advisor("select", *PROFILE[1:], "--out", "run", "--no-verify", "--debug")
-    assert ran.status == 0
-    assert "your key is [key]" in Path("run/samples.jsonl").read_text(encoding="utf-8")
-    assert '"key_env": "MY_API_KEY"' in Path("run/result.json").read_text(encoding="utf-8")
-    assert KEY not in ran.out + ran.err
-
-
 @pytest.mark.parametrize("debug", [False, True])
 def test_a_wrong_key_is_said_by_the_name_of_its_variable(
     place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch, debug: bool
@@ -323,13 +310,13 @@ def test_a_pause_that_the_server_asks_for_is_kept_and_then_it_is_asked_again(pla
         if body.get("prompt", "Hello") == "Hello":
             return well(path, body)
         times.append(time.monotonic())
-        return as_json({"error": "busy"}, 429, **{"Retry-After": "1"}) if len(times) == 1 else completion("7")
+        return as_json({"error": "busy"}, 429, **{"Retry-After": "0.3"}) if len(times) == 1 else completion("7")
 
     raw.answer = busy
     pool(place, raw, "concurrency=1")
     ran = place.advisor(*PROFILE, "--json")
     assert ran.status == 0
-    assert times[1] - times[0] >= 1
+    assert times[1] - times[0] >= 0.3
     assert "could not be answered" not in ran.err
 
 
@@ -348,7 +335,7 @@ def test_a_question_that_fails_is_asked_once_more_and_then_noted(place: Place, r
     ran = place.advisor("select", *PROFILE[1:], "--out", "run", "--no-verify")
     assert ran.status == 0
     assert len(failed) == 3
-    lines = [json.loads(line) for line in Path("run/samples.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = place.samples()
     assert [one["responses"]["far"]["text"] for one in lines] == ["7", "7", "", "7", "7", "7"]
     assert "(400) and says: too long" in lines[2]["responses"]["far"]["error"]
 
@@ -396,11 +383,11 @@ def test_no_more_are_begun_in_a_minute_than_the_line_says(raw: Raw) -> None:
         return as_json({}, 503) if len(times) == 2 else completion("7")  # what is tried again counts, too
 
     raw.answer = note
-    with ServerClient(ServerAddress(raw.url, "m", requests_per_minute=300)) as server:
+    with ServerClient(ServerAddress(raw.url, "m", requests_per_minute=600)) as server:
         for _ in range(4):
             server.post("/completions", {"prompt": "What?"})
     assert len(times) == 5
-    assert times[-1] - times[0] >= 4 * 0.2 - 0.05
+    assert times[-1] - times[0] >= 4 * 0.1 - 0.05
 
 
 def test_half_a_character_from_a_server_is_no_fault_of_the_report(place: Place, raw: Raw) -> None:

@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from running_server import Running, running, serving
 from servers import Answer, Raw, as_json, completion
 from servers import models as models_answer
-from test_remote import LENIENT, TEMPLATE, answers
+from test_remote import TEMPLATE, answers
 from tiny import byte_tokenizer, save_member, tiny_model
 
 from advisor.models import server_identity as identity
@@ -68,8 +68,7 @@ def local_lines(models: Path) -> list[str]:
 def select(place: Place, *pool: str, out: str = "run") -> list[dict[str, Any]]:
     """Choose among a pool; the samples."""
     place.pool(*pool)
-    ran = place.advisor("select", "--pool", "models.txt", "--task", "task.yaml", "--out", out, "--quiet", *LENIENT)
-    assert ran.status == 0, ran.err
+    place.select("--quiet", "--out", out)
     return [json.loads(line) for line in Path(out, "samples.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
@@ -88,7 +87,7 @@ def test_a_pool_of_servers_gives_the_texts_of_the_same_pool_here(
             name: each["text"] for name, each in other["responses"].items()
         }
         assert (own["ensemble"] or {}).get("text") == (other["ensemble"] or {}).get("text")
-    result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
+    result = place.json()
     assert (sorted(result["selected"]), result["ensemble"]["method"]) == (list(NAMES), "unite")
     assert {one["strategy"] for one in result["strategies"]} == {"single", "unite"}
     pairs = json.loads(Path("here/result.json").read_text(encoding="utf-8"))["pairs"]
@@ -101,7 +100,7 @@ def test_a_run_with_servers_is_run_evaluated_checked_and_exported_with_consent(
 ) -> None:
     place.task(metric="exact_match")
     select(place, *lines(models, servers))
-    chosen = json.loads(Path("run/result.json").read_text(encoding="utf-8"))["selected"]
+    chosen = place.json()["selected"]
     prompt, consent = "What is 1 + 1?\nAnswer:", allowed(servers)
     refused = place.advisor("run", "run", prompt, "--method", "unite")
     assert (refused.status, "add --allow-server http://127.0.0.1:" in refused.err) == (2, True)
@@ -156,7 +155,7 @@ def test_a_server_without_log_probabilities_gives_texts_and_the_note_says_what_i
     assert ran.status == 0
     assert "m: its server does not give top log-probabilities by token id" in ran.err
     assert "serve the model with vLLM, SGLang or llama.cpp" in ran.err
-    source = json.loads(Path("run/result.json").read_text(encoding="utf-8"))["provenance"]["models"]["m"]
+    source = place.json()["provenance"]["models"]["m"]
     assert source["remote"]["tokenizer"] is None
 
 

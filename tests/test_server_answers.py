@@ -52,7 +52,7 @@ def run(place: Place, raw: Raw, answer: Callable[[Body], Answer], options: str =
     place.pool(f"openai:{raw.url}#m name=far {options}")
     ran = place.advisor(*SELECT)
     assert ran.status == 0, ran.err
-    return json.loads(Path("run/result.json").read_text(encoding="utf-8")), ran.err
+    return place.json(), ran.err
 
 
 def total(body: Body) -> int:

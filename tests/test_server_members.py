@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ from typing import Any, cast, get_args
 
 import pytest
 from running_server import Running, serving
-from servers import Raw, as_json, models
 from tiny import save_member, tiny_model, tokenizer_named
 
 from ensemble import Ensemble, Grammar
@@ -200,21 +198,6 @@ def test_a_trace_has_the_probabilities_of_one_process(far: Far) -> None:
             assert two.probabilities == pytest.approx(one.probabilities, abs=1e-9)
 
 
-def test_options_have_the_scores_of_one_process(far: Far) -> None:
-    here, apart = (one.score("The cat sat on", [" the mat", " the dog", " James"]) for one in far.ensembles())
-    assert all(map(math.isfinite, here))
-    assert apart == pytest.approx(here, abs=1e-9)
-
-
-def test_a_stream_and_stop_strings_are_those_of_one_process(far: Far) -> None:
-    here, apart = far.ensembles()
-    (text,) = (generation.text for generation in here.generate(PROMPTS[:1], max_new_tokens=16))
-    stop = [text[len(text) // 2]]
-    whole = here.generate(PROMPTS[:1], max_new_tokens=16, stop=stop)
-    assert apart.generate(PROMPTS[:1], max_new_tokens=16, stop=stop) == whole
-    assert "".join(apart.stream(PROMPTS[0], max_new_tokens=16, stop=stop)) == whole[0].text
-
-
 @pytest.mark.parametrize(("order", "size"), [((0, 1), 1), ((1, 0), 3)], ids=["server first", "server second"])
 def test_a_member_here_and_one_behind_a_server_write_together(far: Far, order: tuple[int, int], size: int) -> None:
     behind = far.members
@@ -313,13 +296,6 @@ def test_a_line_that_cannot_be_decoded_with_others_says_why(
 ) -> None:
     with pytest.raises(InputError, match=says):
         Ensemble.from_pretrained(lines_of(far), **options)
-
-
-def test_a_server_without_ids_says_what_would_give_them(far: Far, raw: Raw) -> None:
-    error = as_json({"error": {"message": "prompt must be a string"}}, 400)
-    raw.answer = lambda path, _body: models("m") if path.endswith("/models") else error
-    with pytest.raises(InputError, match=r"^m: its server does not give top log-.* by token id, .* vLLM"):
-        Ensemble.from_pretrained([f"openai:{raw.url}#m tokenizer={far.folders[0]}"])
 
 
 def test_a_saved_ensemble_names_its_servers_and_needs_consent(far: Far, tmp_path: Path) -> None:

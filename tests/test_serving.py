@@ -85,11 +85,13 @@ def test_eos_is_the_reason_stop(pair: Ensemble) -> None:
 
 
 def test_the_runs_own_stop_strings_count_where_a_request_has_none(sure: Ensemble) -> None:
-    with serving(sure, dataclasses.replace(LIMITS, default_stop=("mat",))) as running, running.client() as client:
-        usual = client.completions.create(model="tiny", prompt="x", max_tokens=60)
-        none = client.completions.create(model="tiny", prompt="x", max_tokens=60, stop=[])
+    limits = RequestLimits(new_tokens=60, default_tokens=100, default_stop=("mat",))
+    with serving(sure, limits) as running, running.client() as client:
+        usual = client.completions.create(model="tiny", prompt="x")
+        none = client.completions.create(model="tiny", prompt="x", stop=[])
     assert usual.choices[0].finish_reason == "stop"
-    assert none.choices[0].finish_reason == "length"
+    # The usual length is no longer than the longest.
+    assert (none.choices[0].finish_reason, none.usage and none.usage.completion_tokens) == ("length", 60)
 
 
 # Draws

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from running_server import Reply, Running, head_of, serving
 
-from advisor.serving.protocol import ChatRequest, CompletionRequest, RequestLimits, read_chat, read_completion
+from advisor.serving.protocol import RequestLimits
 from advisor.serving.server import bind, digest_of, read_key_digest
 from ensemble import Ensemble
 from ensemble.errors import InputError
@@ -239,25 +239,3 @@ def test_a_port_that_is_taken_is_refused() -> None:
             bind("127.0.0.1", port)
     with pytest.raises(InputError, match="--host no such host: cannot be found"):
         bind("no such host", 0)
-
-
-# Orders, without a server
-
-
-def test_a_completions_order_has_what_was_asked_for() -> None:
-    body = completion(max_tokens=7, stop="a", temperature=0.5, top_p=0.9, seed=3, n=2, stream=True, logprobs=0)
-    order = read_completion(CompletionRequest.model_validate(body), RequestLimits(), seed=99)
-    assert (order.prompts, order.copies, order.stream, order.usage) == (("x",), 2, True, False)
-    assert order.settings.max_new_tokens == 7
-    assert (order.settings.stop, order.settings.temperature, order.settings.top_p) == (("a",), 0.5, 0.9)
-    assert (order.settings.seed, order.settings.alternatives) == (3, 0)
-
-
-def test_what_an_order_leaves_open_is_the_servers() -> None:
-    limits = RequestLimits(default_tokens=33, default_stop=("\n",))
-    order, _ = read_chat(ChatRequest.model_validate(chat()), limits, seed=99)
-    assert (order.settings.max_new_tokens, order.settings.stop, order.settings.seed) == (33, ("\n",), 99)
-    assert (order.settings.temperature, order.settings.alternatives, order.copies) == (0.0, None, 1)
-    # The usual length is no longer than the longest.
-    order = read_completion(CompletionRequest.model_validate(completion()), RequestLimits(new_tokens=9), seed=0)
-    assert order.settings.max_new_tokens == 9

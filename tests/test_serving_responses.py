@@ -16,7 +16,7 @@ from servers import as_json
 from test_decoder_failures import BAD, NAN, broken
 from test_serving_json import Person
 from test_serving_strategies import serving, three, usage
-from test_serving_tools import PARIS, ROME, TOOL, answer, servers, weather
+from test_serving_tools import PARIS, ROME, TOOL, answer, servers
 
 from advisor.run.task_prompt import TaskPrompt
 from advisor.serving.protocol import RequestLimits
@@ -109,22 +109,6 @@ def test_openais_client_collects_a_stream(client: openai.OpenAI) -> None:
     assert "".join(deltas) == made.output_text == whole.output_text
     assert usage(made) == usage(whole)
     assert [event.sequence_number for event in events] == list(range(len(events)))
-
-
-def test_openais_client_parses_the_arguments_of_calls_whole_and_streamed() -> None:
-    tools: Any = [openai.pydantic_function_tool(weather)["function"]]
-    tools = [{"type": "function", **tools[0]}]
-    with servers(ROME, PARIS, ROME) as (models, _), serving("vote", models) as (_, client):
-        made = client.responses.parse(model="tiny", input="How warm is it in Rome?", tools=tools)
-        with client.responses.stream(model="tiny", input="How warm is it in Rome?", tools=tools) as stream:
-            done = [event for event in stream if event.type == "response.function_call_arguments.done"]
-            streamed = stream.get_final_response()
-    for each in (made, streamed):
-        (call,) = each.output
-        assert call.type == "function_call"
-        assert (call.name, call.parsed_arguments) == ("weather", {"city": "Rome"})
-        assert usage(each)["agreement"] == [2 / 3]
-    assert [json.loads(each.arguments) for each in done] == [{"city": "Rome"}]
 
 
 @pytest.mark.parametrize("how", [{}, {"stream": True}, {"stream": True, "eager": True}], ids=str)

@@ -88,17 +88,6 @@ def test_without_a_majority_the_primarys_call_is_returned_and_what_is_no_json_is
     assert made.choices[0].message.tool_calls[0].function.arguments == wins[0][1]
 
 
-def test_a_router_returns_the_calls_of_the_model_of_the_group() -> None:
-    routes = (("art", "b"),)
-    with servers(PARIS, ROME, PARIS) as (models, _), serving("group_router", models, routes=routes) as (_, client):
-        made = client.chat.completions.create(
-            model="tiny", messages=MESSAGES, tools=[TOOL], metadata={"group": "art"}, store=False
-        )
-    calls = made.choices[0].message.tool_calls
-    assert calls is not None
-    assert [call.function.arguments for call in calls if call.type == "function"] == [ROME[0][1]]
-
-
 def test_servers_get_the_tools_and_what_was_said_with_them() -> None:
     called = answer(ROME)["choices"][0]["message"]
     result = {"role": "tool", "tool_call_id": "c0", "content": "21 degrees"}
@@ -122,16 +111,6 @@ class weather(pydantic.BaseModel):  # noqa: N801  # the name of the function
     """How warm it is in a city."""
 
     city: str
-
-
-def test_openais_client_parses_the_arguments() -> None:
-    with servers(ROME, ROME, PARIS) as (models, _), serving("vote", models) as (_, client):
-        made = client.chat.completions.parse(
-            model="tiny", messages=MESSAGES, tools=[openai.pydantic_function_tool(weather)]
-        )
-    calls = made.choices[0].message.tool_calls
-    assert calls is not None
-    assert calls[0].function.parsed_arguments == weather(city="Rome")
 
 
 def test_openais_client_collects_the_calls_of_a_stream() -> None:

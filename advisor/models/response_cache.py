@@ -91,7 +91,7 @@ class ResponseCache:
         self._has_said_unreadable = False
         try:
             if read_only:
-                self._connection = _connect_to_read(self._path)
+                self._connection = _connect(self._path, read_only=True)
                 return
             folder.mkdir(parents=True, exist_ok=True)
             self._connection = self._open()
@@ -232,23 +232,12 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             return
 
 
-def _connect_to_read(path: Path) -> sqlite3.Connection:
-    # Without a write-ahead log no run has the file open. "immutable" then keeps SQLite from making a log beside it.
-    kind = "mode=ro" if Path(f"{path}-wal").exists() else "immutable=1"
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?{kind}", timeout=_LOCK_SECONDS, uri=True)
-    connection.text_factory = lambda data: data.decode(errors="replace")
-    try:
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version != _VERSION:
-            raise sqlite3.DatabaseError(f"its format is {version}, and this version of advisor reads format {_VERSION}")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=_LOCK_SECONDS)
+def _connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    place: str | Path = path
+    if read_only:
+        # Without a write-ahead log no run has the file open. "immutable" then keeps SQLite from making a log beside it.
+        place = f"{path.absolute().as_uri()}?{'mode=ro' if Path(f'{path}-wal').exists() else 'immutable=1'}"
+    connection = sqlite3.connect(place, timeout=_LOCK_SECONDS, uri=read_only)
     # One row with other bytes must not make all rows of a query unreadable.
     connection.text_factory = lambda data: data.decode(errors="replace")
     try:
@@ -261,11 +250,12 @@ def _connect(path: Path) -> sqlite3.Connection:
             )
         if version not in (0, _VERSION):
             raise sqlite3.DatabaseError(f"its format is {version}, and this version of advisor reads format {_VERSION}")
-        # With write-ahead logging another run can read and write at the same time. A response survives a crash of this
-        # process at any moment; a power cut loses only the last ones.
-        _write_ahead(connection)
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.executescript(f"{_SCHEMA} PRAGMA user_version = {_VERSION};")
+        if not read_only:
+            # With write-ahead logging another run can read and write at the same time. A response survives a crash of
+            # this process at any moment; a power cut loses only the last ones.
+            _write_ahead(connection)
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.executescript(f"{_SCHEMA} PRAGMA user_version = {_VERSION};")
         connection.execute("SELECT 1 FROM responses LIMIT 1").fetchone()
     except BaseException:
         connection.close()

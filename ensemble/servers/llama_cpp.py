@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from ensemble.servers.client import ServerClient, ServerError
-from ensemble.servers.schema import LlamaCppAnswer, LlamaCppToken, Tokenized
+from ensemble.servers.schema import LlamaCppAnswer, LlamaCppPlace, LlamaCppToken, Tokenized
 from ensemble.servers.token_server import (
     FIRST,
     SECOND,
@@ -44,14 +43,6 @@ _USUAL_K = 500
 _VALUES = 20_000
 # Is added to a logit for sampling only: the log-probabilities are those of the logits without it.
 _FORCED = 1e9
-
-
-class _Place(NamedTuple):
-    """A token, its log-probability, and the top log-probabilities at its place."""
-
-    token: int
-    logprob: float
-    top: Logprobs
 
 
 class LlamaCppServer(TokenServer):
@@ -89,24 +80,27 @@ class LlamaCppServer(TokenServer):
         path = self._client.root + "/tokenize"
         return list(self._client.checked(Tokenized, path, self._client.post(path, body)).tokens)
 
-    def _places(self, context: Ids, result: LlamaCppAnswer, k: int) -> list[_Place]:
-        """The tokens of a result; where the server left log-probabilities out, all its places are read again."""
+    def _places(self, context: Ids, result: LlamaCppAnswer, k: int) -> list[tuple[int, float, Logprobs]]:
+        """The tokens of a result, their log-probabilities, and the top ones at their places.
+
+        Where the server left log-probabilities out, all places are read again.
+        """
         tokens = list(result.tokens)
-        places = _read_places(result)
-        if [place.token for place in places] == tokens and all(len(place.top) >= k for place in places):
-            return places
+        places = [(place.id, place.logprob, place.top) for place in result.completion_probabilities]
+        if [token for token, *_ in places] == tokens and all(len(top) >= k for *_, top in places):
+            return list(places)
         # One by one, because it is not clear which places are left out: two tokens in a row may be equal.
         tops = self._tops([[*context, *tokens[:n]] for n in range(len(tokens))], k)
-        return [_Place(token, top.get(token, -math.inf), top) for token, top in zip(tokens, tops, strict=True)]
+        return [(token, top.get(token, -math.inf), top) for token, top in zip(tokens, tops, strict=True)]
 
-    def _forced(self, contexts: Sequence[Ids], index: int, k: int) -> list[_Place | None]:
+    def _forced(self, contexts: Sequence[Ids], index: int, k: int) -> list[LlamaCppPlace | None]:
         """The place after each context, with its top log-probabilities and that of an id; None if it is left out."""
-        places: list[_Place | None] = []
+        places: list[LlamaCppPlace | None] = []
         for result in _results(self._client, contexts, 1, k, logit_bias=[[index, _FORCED]]):
             if result.tokens != (index,):
                 raise self._invalid("has another token than the one that logit_bias forces")
-            read = _read_places(result)
-            places.append(read[0] if read and read[0].token == index else None)
+            read = result.completion_probabilities
+            places.append(read[0] if read and read[0].id == index else None)
         return places
 
     def _tops(self, contexts: Sequence[Ids], k: int) -> list[Logprobs]:
@@ -138,8 +132,8 @@ def probe(client: ServerClient) -> LlamaCppServer | None:
         # The answer to a list has another form, and that to a large number shows the size of the vocabulary.
         list(_results(client, [FIRST, SECOND], 1, 1))
         (result,) = _results(client, [FIRST], 1, _LARGEST_K)
-        top = _read_places(result)[0].top
-        plain = next(each.id for each in result.completion_probabilities[0].top_logprobs if _is_plain(each))
+        place = result.completion_probabilities[0]
+        top, plain = place.top, next(each.id for each in place.top_logprobs if _is_plain(each))
     except (IndexError, StopIteration):
         return None
     except ServerError as error:
@@ -147,9 +141,9 @@ def probe(client: ServerClient) -> LlamaCppServer | None:
             return None
         raise
     server = LlamaCppServer(client, ServerLimits(len(top), _CONTEXTS, _CHOSEN, _context(client)), plain)
-    (place,) = given(lambda: server._forced([FIRST], plain, 1)) or [None]
+    (forced,) = given(lambda: server._forced([FIRST], plain, 1)) or [None]
     # A forced token has the log-probability that it has among the top ones, if the server gives that of any token.
-    if place is None or not is_close(place.logprob, top[plain]):
+    if forced is None or not is_close(forced.logprob, top[plain]):
         server.limits = replace(server.limits, chosen=0)
     return server
 
@@ -186,13 +180,6 @@ def _results(
                     path, f"has {count} of {max_tokens} tokens, and stops because of {str(stop)[:20]!r}"
                 )
             yield result
-
-
-def _read_places(result: LlamaCppAnswer) -> list[_Place]:
-    return [
-        _Place(place.id, place.logprob, {each.id: each.logprob for each in place.top_logprobs})
-        for place in result.completion_probabilities
-    ]
 
 
 def _is_plain(token: LlamaCppToken) -> bool:

@@ -264,6 +264,11 @@ class LlamaCppPlace(LlamaCppToken):
 
     top_logprobs: tuple[LlamaCppToken, ...]
 
+    @property
+    def top(self) -> dict[int, float]:
+        """The likeliest tokens."""
+        return {each.id: each.logprob for each in self.top_logprobs}
+
 
 class LlamaCppAnswer(Schema):
     """An answer of llama.cpp's ``/completion`` to one context."""
