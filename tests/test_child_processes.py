@@ -23,7 +23,7 @@ STARTS = {
     ("advisor/sandbox/guard.py", "fork"): "imports nothing afterwards but what the program itself does",
     ("advisor/sandbox/run_program.py", "Popen"): "a script: its path begins with its own folder",
     ("ensemble/common/limits.py", "Popen"): "isolated by -I",
-    ("advisor/models/ray_cluster.py", "init"): "its workers: test_cluster_profiling.py",
+    ("advisor/models/ray_runner.py", "init"): "its workers: test_cluster_profiling.py",
     ("advisor/models/ray_runner.py", "remote"): "a worker of that cluster",
 }
 """Every place where the product starts a Python process, and why it cannot import from the working folder."""
@@ -76,7 +76,7 @@ def test_a_new_cluster_does_not_import_from_the_working_folder(trap: Path) -> No
     pytest.importorskip("ray")
     code = """
 import os, ray
-from advisor.models.ray_cluster import cluster
+from advisor.models.ray_runner import cluster
 os.environ["PYTHONPATH"] = os.pathsep.join(["", "/my/code", ".", os.getcwd()])
 def init(**_):
     print(os.environ["PYTHONPATH"])

@@ -25,8 +25,7 @@ from advisor.models.job import Job
 from advisor.models.loaded_models import LocalJobRunner, load_ensemble
 from advisor.models.local_model import LocalModel
 from advisor.models.pool_file import read_line
-from advisor.models.ray_cluster import cluster
-from advisor.models.ray_runner import RayJobRunner
+from advisor.models.ray_runner import RayJobRunner, cluster
 from advisor.models.response_cache import Response
 from advisor.progress import Progress
 from advisor.tasks import Task, load_task
@@ -302,7 +301,7 @@ def test_an_address_that_is_none_is_refused(place: Place, models: Path, address:
 
 def test_without_ray_one_line_says_what_to_install(place: Place, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.job(models)
-    monkeypatch.setattr("advisor.models.ray_cluster.find_spec", lambda _: None)
+    monkeypatch.setattr("advisor.models.ray_runner.find_spec", lambda _: None)
     line = place.refused(*PROFILE, "--engine", "ray")
     assert line.endswith("needs Ray, which is not installed; pip install 'unite-advisor[ray]'")
 

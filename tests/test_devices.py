@@ -225,7 +225,7 @@ def test_a_result_says_which_devices_and_types_it_was(monkeypatch: pytest.Monkey
         each.name: Fingerprint(replace(each, dtype=types[each.name], device=device_of(each, "auto", "local")))
         for each in entries
     }
-    profiler: Any = SimpleNamespace(identities=known, loads={}, threads={})
+    profiler: Any = SimpleNamespace(identities=known, models=SimpleNamespace(seconds={}, threads={}))
     found = provenance_of_run(config, profiler).model_dump()
     assert (found["device"], found["dtype"]) == (device, "bfloat16, float32")
     assert [model["device"] for model in found["models"].values()] == device.split(", ")

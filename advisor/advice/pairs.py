@@ -120,10 +120,11 @@ def vocabularies(
     found: dict[str, Hashes] = {}
     by_key: dict[str, Hashes] = {}
     for name in names:
-        if not profiler.decodes(name):
+        spec = profiler.identities[name].spec
+        if not spec.can_decode:
             continue  # only its server has the tokenizer
         try:
-            if profiler.is_remote(name):
+            if spec.is_remote:
                 # Loaded already, to encode the prompts of its profile.
                 (member,) = profiler.load([name]).members
                 found[name] = hashes_of(member.vocabulary)

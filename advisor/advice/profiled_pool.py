@@ -82,7 +82,7 @@ def without_failed(pool: ProfiledPool, config: RunConfig, profiler: Profiler) ->
 
 
 def _remote(names: Iterable[str], profiler: Profiler) -> frozenset[str]:
-    return frozenset(name for name in names if not profiler.decodes(name))
+    return frozenset(name for name in names if not profiler.identities[name].spec.can_decode)
 
 
 FEWEST_QUESTIONS = 30

@@ -386,8 +386,8 @@ def provenance_of_run(
         **({"judges": {name: each.as_dict() for name, each in judge.identities.items()}} if judge else {}),
         "loads": {
             name: {"count": len(seconds), "seconds_total": sum(seconds)}
-            | ({"threads": profiler.threads[name]} if name in profiler.threads else {})
-            for name, seconds in profiler.loads.items()
+            | ({"threads": profiler.models.threads[name]} if name in profiler.models.threads else {})
+            for name, seconds in profiler.models.seconds.items()
         },
     }
     return Provenance.model_validate(values)

@@ -47,8 +47,7 @@ def open_session(
         stack.callback(gc.unfreeze)
         engine: JobRunner = LocalJobRunner(config.cache_dir)
         if not is_local:
-            from advisor.models.ray_cluster import cluster
-            from advisor.models.ray_runner import RayJobRunner
+            from advisor.models.ray_runner import RayJobRunner, cluster
 
             # Opened first: the workers load their libraries while the models are checked.
             stack.enter_context(cluster(config.cluster.ray_address))

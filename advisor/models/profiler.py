@@ -12,7 +12,7 @@ from advisor.models.ask import Model
 from advisor.models.fingerprint import identify, model_of
 from advisor.models.fit import device_of
 from advisor.models.job import Job, next_turns, profile_in_turns, stored_texts
-from advisor.models.loaded_models import ALONE, JobRunner, LocalJobRunner
+from advisor.models.loaded_models import ALONE, JobRunner, LoadedModels, LocalJobRunner
 from advisor.models.local_model import LocalModel
 from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import (
@@ -94,14 +94,9 @@ class Profiler:
                 )
 
     @property
-    def loads(self) -> Mapping[str, Sequence[float]]:
-        """The seconds of each load of a model in this process, by name; those of the run's judges are among them."""
-        return self._engine.models.seconds
-
-    @property
-    def threads(self) -> Mapping[str, int]:
-        """The number of threads that was measured for a model in this process, by its name."""
-        return self._engine.models.threads
+    def models(self) -> LoadedModels:
+        """The models that were loaded in this process; those of the run's judges are among them."""
+        return self._engine.models
 
     def alone(self, names: Sequence[str], task: Task) -> dict[str, Profile]:
         """Profile candidates, each alone; the profiles by name, without the candidates that failed."""
@@ -161,14 +156,6 @@ class Profiler:
         thinking = self._candidates[names[0]].thinking
         return stored_texts(self._cache, self.key(names, decoding), task, thinking)
 
-    def is_remote(self, name: str) -> bool:
-        """Whether a server runs the candidate, so that it cannot be loaded here."""
-        return isinstance(self.identities[name], ServerIdentity)
-
-    def decodes(self, name: str) -> bool:
-        """Whether the candidate can be decoded token by token with others."""
-        return self.identities[name].spec.can_decode
-
     def model(self, name: str) -> ModelSpec:
         """The spec of a candidate."""
         return model_of(self._candidates[name], self.identities[name], self._config.inference.dtype)
@@ -216,7 +203,7 @@ class Profiler:
     def _single(self, name: str, task: Task) -> EnsembleSpec | None:
         """How a candidate decodes alone."""
         # Likelihoods of options need the whole vocabulary; a server computes them itself.
-        return _WHOLE_VOCABULARY if task.metric == "choice" and not self.is_remote(name) else None
+        return _WHOLE_VOCABULARY if task.metric == "choice" and not self._candidates[name].is_remote else None
 
     def _job(
         self,

@@ -187,15 +187,13 @@ class ServerHealth:
     """Asks servers for their lists of models, which costs nothing, and keeps the names of those that do not answer."""
 
     def __init__(self, addresses: Mapping[str, ServerAddress]) -> None:
-        self.names = tuple(addresses)
-        self.failing: set[str] = set()
+        self.addresses, self.failing = addresses, set[str]()
         self._stopped = threading.Event()
-        self._addresses = dict(addresses)
 
     def start(self) -> None:
         """Begin to ask."""
         # A thread for each: a server that does not answer must not delay the others.
-        for name, address in self._addresses.items():
+        for name, address in self.addresses.items():
             in_background(partial(self._watch, name, address), f"health of {name}")
 
     def stop(self) -> None:
@@ -210,7 +208,12 @@ class ServerHealth:
             return
         with client:
             while not self._stopped.is_set():
-                reason = _why_not(client)
+                reason = None
+                try:
+                    client.get("/models")
+                except ServerError as error:
+                    # Some servers have one model and no list. What they refuse, they have received.
+                    reason = error if error.status is None or error.status >= 500 else None
                 if reason is not None and name not in self.failing:
                     _LOG.warning("%s does not answer: %s", name, reason)
                     self.failing.add(name)
@@ -218,12 +221,3 @@ class ServerHealth:
                     _LOG.warning("%s answers again", name)
                     self.failing.discard(name)
                 self._stopped.wait(PAUSE_S)
-
-
-def _why_not(client: ServerClient) -> str | None:
-    try:
-        client.get("/models")
-    except ServerError as error:
-        # Some servers have one model and no list. What they refuse, they have received.
-        return str(error) if error.status is None or error.status >= 500 else None
-    return None

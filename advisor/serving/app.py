@@ -176,7 +176,7 @@ class Endpoints:
             return json_response({"status": refusing or "ok"}, 503 if refusing else 200)
         failing = self._health.failing
         # Without addresses and reasons: this path needs no key.
-        members = {name: "does not answer" if name in failing else "ok" for name in self._health.names}
+        members = {name: "does not answer" if name in failing else "ok" for name in self._health.addresses}
         # A set needs all of its members. A strategy goes on without one that fails.
         is_down = failing and (isinstance(self._engine, SharedDecoder) or failing.issuperset(self._model.members))
         status = "degraded" if failing else "ok"

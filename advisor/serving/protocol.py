@@ -277,7 +277,6 @@ def read_chat(
     # Before the prompt is made: a request that is refused must not take that time.
     if body.tool_choice not in (None, "none", "auto") and not body.tools:
         raise RequestError(400, "tool_choice: needs tools", param="tool_choice")
-    grammar = grammar or grammar_of(body.response_format)
     # The task's own stop strings are for its free texts, and may be a part of a JSON text.
     limits = replace(limits, default_stop=()) if grammar or body.tools else limits
     request = _generation_request(body, [""], alternatives, max_tokens, limits, seed)
