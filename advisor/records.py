@@ -94,8 +94,8 @@ class Cost:
     seconds: float  # time of all responses together
     tokens: int  # generated tokens
     steps: int = 0  # with those that chose EOS; see :class:`ensemble.decode.sequences.Counts`
-    combined: int = 0  # steps in which several members took part
-    handled: int = 0  # vocabulary entries whose probabilities were read, summed over all steps
+    ensembled_steps: int = 0  # steps in which several members took part
+    vocabulary_entries: int = 0  # vocabulary entries whose probabilities were read, summed over all steps
     prompt_tokens: int = 0  # 0 if they are not known
     thinking_tokens: int = 0  # those of ``tokens`` that were thinking, where they are counted apart
     peak_memory: int | None = None  # bytes, see :func:`advisor.models.local_model.peak_memory`
@@ -112,8 +112,8 @@ class Cost:
             seconds=sum(each.seconds for each in costs),
             tokens=sum(each.tokens for each in costs),
             steps=sum(each.steps for each in costs),
-            combined=sum(each.combined for each in costs),
-            handled=sum(each.handled for each in costs),
+            ensembled_steps=sum(each.ensembled_steps for each in costs),
+            vocabulary_entries=sum(each.vocabulary_entries for each in costs),
             # The tokens of some prompts alone would be too low a price.
             prompt_tokens=sum(prompts) if all(prompts) else 0,
             thinking_tokens=sum(each.thinking_tokens for each in costs),

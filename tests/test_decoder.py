@@ -239,7 +239,7 @@ def test_a_sure_primary_spares_the_others_passes(tables: Path) -> None:
     hook = both(parts(line)[1])[0].model.register_forward_pre_hook(lambda *_: passes.append(1))
     setting = Setting(10, None, (), 40, (PROMPTS[0],))
     # However long that takes: here a plain step may be faster.
-    ensemble._drafters[Batch(3)] = Drafter(ensemble._joint.members[0], 24, ways=("check",))
+    ensemble._drafters[Batch(3)] = Drafter(ensemble._joint.members[0], 24, modes=("check",))
     drafted, count = decode(ensemble, setting, "one by one"), len(passes)
     plain = decode(ensemble, setting, "one by one, without drafts")
     hook.remove()

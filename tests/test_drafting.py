@@ -21,7 +21,7 @@ from ways import assert_alike
 from ensemble import Ensemble, Generation
 from ensemble.decode.settings import MAX_DRAFT_TOKENS, Batch, Settings
 from ensemble.models.load import member_of
-from ensemble.runtime.draft import Chance, Drafter, DraftMode, Drafts, PromptLookup, TextDrafts
+from ensemble.runtime.draft import Chance, Draft, Drafter, DraftMode, PromptLookup, TextDrafts
 from ensemble.runtime.local_runner import LocalRunner
 from ensemble.step.distribution import Distribution, sample
 from ensemble.vocabulary.joint import EOS, NONE, MemberTables
@@ -37,10 +37,10 @@ DRAWN = (
 # --- Where a draft ends ---
 
 
-def drafter(*ways: DraftMode, longest: int = MAX_DRAFT_TOKENS) -> Drafter:
+def drafter(*modes: DraftMode, longest: int = MAX_DRAFT_TOKENS) -> Drafter:
     """Id 0 is EOS, ids 1 and 2 are candidates, and id 3 is not."""
     ids = MemberTables(torch.tensor([EOS, 1, 2, NONE]), torch.tensor([0, 1, 2]), torch.tensor([3]), torch.tensor([0]))
-    return Drafter(ids, longest, ways)
+    return Drafter(ids, longest, modes)
 
 
 def wants(token: int, probability: float) -> torch.Tensor:
@@ -61,7 +61,7 @@ def written(logits: Sequence[torch.Tensor], most: int = 9, chances: Sequence[Cha
 
 
 def test_a_server_that_writes_another_token_than_its_likeliest_one_ends_only_the_draft() -> None:
-    drafts = Drafts(bytes([1] * 10), 0.15, [3], [(0.001, 1.0, [0.5] * 3)])
+    drafts = Draft(bytes([1] * 10), 0.15, [3], [(0.001, 1.0, [0.5] * 3)])
     drafts.take_written(0, [(3, {3: -1.5, 4: -0.5})])
     assert drafts.tokens == [[]]
 
@@ -101,7 +101,7 @@ def test_a_drawn_draft_is_what_the_primary_alone_would_draw(temperature: float, 
     chance = random.Random(f"{temperature} {top_p}")
     logits = torch.tensor([[chance.gauss(0, 2) for _ in range(12)] for _ in range(40)], dtype=torch.float64)
     uniform = [chance.random() for _ in range(40)]
-    tokens, _ = Drafts(b"\1" * 12, 0.1, [1] * 40, [(temperature, top_p, [u]) for u in uniform]).choose(logits, 0)
+    tokens, _ = Draft(b"\1" * 12, 0.1, [1] * 40, [(temperature, top_p, [u]) for u in uniform]).choose(logits, 0)
     ids = torch.arange(12).expand(40, -1)
     own = logits.softmax(dim=1)
     alone = Distribution(ids, ids >= 0, ids, own[None], own)
@@ -121,13 +121,13 @@ def test_a_text_without_draws_beside_drawn_ones_drafts_the_likeliest_tokens() ->
 
 def step(drafting: Drafter, texts: Sequence[TextDrafts], accepts: Sequence[float]) -> tuple[DraftMode, list[int]]:
     """Plan a step and count what it gave: each text accepts a share of its draft."""
-    way, lengths = drafting.plan(texts, [MAX_DRAFT_TOKENS] * len(texts))
+    mode, lengths = drafting.plan(texts, [MAX_DRAFT_TOKENS] * len(texts))
     for text, length, share in zip(texts, lengths, accepts, strict=True):
         if length:
-            drafting.count(way, text, length, length, int(length * share), ended=False)
+            drafting.count(mode, text, length, length, int(length * share), ended=False)
     tokens = sum(1 + int(length * share) for length, share in zip(lengths, accepts, strict=True))
-    drafting.note(way, len(texts), 2.0 + max(lengths), 1 + max(lengths), tokens)
-    return way, lengths
+    drafting.note(mode, len(texts), 2.0 + max(lengths), 1 + max(lengths), tokens)
+    return mode, lengths
 
 
 def test_each_text_learns_the_length_of_its_drafts() -> None:
@@ -154,8 +154,8 @@ def test_drafts_pay_for_some_texts_and_not_for_others() -> None:
     for _ in range(60):
         step(drafting, [agrees], [1.0])
         step(drafting, [differs], [0.0])
-    ways = [(step(drafting, [agrees], [1.0])[0], step(drafting, [differs], [0.0])[0]) for _ in range(20)]
-    assert ways.count(("check", "plain")) >= 18
+    modes = [(step(drafting, [agrees], [1.0])[0], step(drafting, [differs], [0.0])[0]) for _ in range(20)]
+    assert modes.count(("check", "plain")) >= 18
 
 
 def test_no_draft_is_longer_than_allowed() -> None:
@@ -172,11 +172,11 @@ def test_times_of_many_texts_are_not_those_of_one() -> None:
     )
     for _ in range(200):
         for rows, per_place in ((1, 0.1), (8, 9.0)):
-            way, lengths = drafting.plan(texts[:rows], [MAX_DRAFT_TOKENS] * rows)
+            mode, lengths = drafting.plan(texts[:rows], [MAX_DRAFT_TOKENS] * rows)
             for text, length in zip(texts, lengths, strict=False):
-                drafting.count(way, text, length, length, length // 2, ended=False)
+                drafting.count(mode, text, length, length, length // 2, ended=False)
             tokens = sum(1 + length // 2 for length in lengths)
-            drafting.note(way, rows, 2.0 + per_place * max(lengths), 1 + max(lengths), tokens)
+            drafting.note(mode, rows, 2.0 + per_place * max(lengths), 1 + max(lengths), tokens)
     seen = [(drafting.plan(texts[:1], [9])[0], drafting.plan(texts, [9] * 8)[0]) for _ in range(20)]
     assert seen.count(("check", "plain")) >= 18
 
@@ -206,18 +206,18 @@ def test_what_followed_the_last_tokens_is_found(prompt: list[int], tokens: list[
 # --- No draft changes a text ---
 
 
-def always(ensemble: Ensemble, way: DraftMode, batch: Batch) -> Ensemble:
-    """The same ensemble, with each step made in one way, however long that takes."""
-    ensemble._drafters[batch] = Drafter(ensemble._joint.members[0], batch.draft, (way,))
+def always(ensemble: Ensemble, mode: DraftMode, batch: Batch) -> Ensemble:
+    """The same ensemble, with each step made in one mode, however long that takes."""
+    ensemble._drafters[batch] = Drafter(ensemble._joint.members[0], batch.draft, (mode,))
     return ensemble
 
 
 def both(
-    ensemble: Ensemble, prompts: Sequence[str], kinds: Sequence[Settings], way: DraftMode, batch: Batch
+    ensemble: Ensemble, prompts: Sequence[str], kinds: Sequence[Settings], mode: DraftMode, batch: Batch
 ) -> tuple[dict[int, Generation], dict[int, Generation]]:
     """What prompts become with drafts, all at a time, and without."""
     found = []
-    for decoder in (always(ensemble, way, batch).decoder(batch), ensemble.decoder(replace(batch, draft=0))):
+    for decoder in (always(ensemble, mode, batch).decoder(batch), ensemble.decoder(replace(batch, draft=0))):
         for n, prompt in enumerate(prompts):
             decoder.add(n, ensemble.encode(prompt), kinds[n % len(kinds)])
         found.append(dict(decoder))
@@ -242,23 +242,23 @@ def made(kind: str, tables: Path, **options: Any) -> Ensemble:
 
 @pytest.mark.parametrize("size", [1, 3, 8])
 @pytest.mark.parametrize("kind", ["agree", "differ", "same"])
-@pytest.mark.parametrize("way", ["check", "repeat"])
-def test_texts_are_those_without_drafts(kind: str, size: int, way: DraftMode, tables: Path) -> None:
+@pytest.mark.parametrize("mode", ["check", "repeat"])
+def test_texts_are_those_without_drafts(kind: str, size: int, mode: DraftMode, tables: Path) -> None:
     kinds = [Settings(30), Settings(9), Settings(30, stop=("a", "th"))]
-    assert_all_alike(*both(made(kind, tables), PROMPTS, kinds, way, Batch(size)))
+    assert_all_alike(*both(made(kind, tables), PROMPTS, kinds, mode, Batch(size)))
 
 
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("kind", ["agree", "differ", "same"])
-@pytest.mark.parametrize("way", ["check", "repeat"])
-def test_draws_are_those_without_drafts(kind: str, size: int, way: DraftMode, tables: Path) -> None:
-    assert_all_alike(*both(made(kind, tables), PROMPTS[:6], [*DRAWN, Settings(20)], way, Batch(size)))
+@pytest.mark.parametrize("mode", ["check", "repeat"])
+def test_draws_are_those_without_drafts(kind: str, size: int, mode: DraftMode, tables: Path) -> None:
+    assert_all_alike(*both(made(kind, tables), PROMPTS[:6], [*DRAWN, Settings(20)], mode, Batch(size)))
 
 
-@pytest.mark.parametrize("way", ["check", "repeat"])
-def test_traces_and_log_probabilities_are_those_without_drafts(way: DraftMode, tables: Path) -> None:
+@pytest.mark.parametrize("mode", ["check", "repeat"])
+def test_traces_and_log_probabilities_are_those_without_drafts(mode: DraftMode, tables: Path) -> None:
     kinds = [Settings(20, alternatives=3), replace(DRAWN[0], alternatives=0), Settings(20), DRAWN[1]]
-    assert_all_alike(*both(made("agree", tables), PROMPTS[:4], kinds, way, Batch(3, trace=True)))
+    assert_all_alike(*both(made("agree", tables), PROMPTS[:4], kinds, mode, Batch(3, trace=True)))
 
 
 @pytest.mark.parametrize("kind", ["agree", "differ", "same"])

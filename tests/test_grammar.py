@@ -126,7 +126,7 @@ def test_a_primary_that_cannot_write_what_is_allowed_is_an_error(tables: Path) -
 
 def test_drafts_are_accepted_under_a_grammar(tables: Path) -> None:
     ensemble = ensemble_of("bytes* unigram_with_bytes", tables, weights=[9, 1])
-    ensemble._drafters[Batch(1)] = Drafter(ensemble._joint.members[0], 24, ways=("check",))
+    ensemble._drafters[Batch(1)] = Drafter(ensemble._joint.members[0], 24, modes=("check",))
     decoder = ensemble.decoder(Batch(1))
     decoder.add(0, ensemble.encode(PROMPTS[0]), Settings(30, grammar=Grammar.regex(r"[ -~]{30}")))
     steps = 0

@@ -219,7 +219,7 @@ def test_threshold_1_is_gac_and_0_is_the_primary_alone(kind: str, tables: Path) 
     }
     assert made["always"] == made["gac"]
     assert made["never"] == made["alone"]
-    assert {g.counts.combined for g in made["never"]} == {0}
+    assert {g.counts.ensembled_steps for g in made["never"]} == {0}
 
 
 @pytest.mark.parametrize("threshold", [0, 0.5, 1])
@@ -230,7 +230,7 @@ def test_waiting_members_run_only_when_needed(threshold: float, tables: Path) ->
     hook = other.model.register_forward_pre_hook(lambda *_: passes.append(1))
     made = [ensemble.generate([prompt], max_new_tokens=20)[0] for prompt in PROMPTS]
     hook.remove()
-    steps, combined = sum(g.counts.steps for g in made), sum(g.counts.combined for g in made)
+    steps, combined = sum(g.counts.steps for g in made), sum(g.counts.ensembled_steps for g in made)
     assert len(passes) == combined
     assert {0: combined == 0, 0.5: 0 < combined < steps, 1: combined == steps}[threshold]
 
@@ -244,7 +244,7 @@ def test_a_member_that_waits_reads_only_the_texts_that_need_it(tables: Path) -> 
     )
     made = ensemble.generate(PROMPTS, max_new_tokens=10, batch_size=len(PROMPTS))
     hook.remove()
-    needed = sum(g.counts.combined > 0 for g in made)
+    needed = sum(g.counts.ensembled_steps > 0 for g in made)
     assert max(rows) <= needed < len(PROMPTS)
     assert made == [ensemble.generate([prompt], max_new_tokens=10)[0] for prompt in PROMPTS]
 
@@ -253,7 +253,7 @@ def test_a_member_that_fails_while_others_wait_is_named_and_stops_no_other_text(
     primary, other = MEMBERS["a sure primary"]()
     ensemble = Ensemble([primary, other], cache_dir=tables, method="gac-threshold")
     made = ensemble.generate(PROMPTS, max_new_tokens=10, batch_size=len(PROMPTS))
-    alone = {n: g for n, g in enumerate(made) if not g.counts.combined}
+    alone = {n: g for n, g in enumerate(made) if not g.counts.ensembled_steps}
     found: dict[int, Generation] = {}
 
     def spoil(_: object, __: object, output: Any) -> None:
@@ -271,15 +271,15 @@ def test_a_member_that_fails_while_others_wait_is_named_and_stops_no_other_text(
 def test_a_member_that_waited_reads_missed_tokens_once(tables: Path) -> None:
     ensemble = Ensemble(MEMBERS["a sure primary"](), cache_dir=tables, method="gac-threshold")
     (made,) = ensemble.generate([PROMPTS[0]], max_new_tokens=40)
-    assert made.counts.combined < made.counts.steps
+    assert made.counts.ensembled_steps < made.counts.steps
     # The last ids of a text may be read again when it goes on.
-    assert made.counts.fed[1] <= len(made.tokens) + 3 * made.counts.combined
+    assert made.counts.fed[1] <= len(made.tokens) + 3 * made.counts.ensembled_steps
 
 
 @pytest.mark.parametrize("method", ["gac-threshold", "safe"])
 def test_a_gate_is_open_at_some_steps_and_closed_at_others(method: str, tables: Path) -> None:
     made = Ensemble(MEMBERS["a sure primary"](), cache_dir=tables, method=method).generate(PROMPTS, max_new_tokens=20)
-    assert 0 < sum(g.counts.combined for g in made) < sum(g.counts.steps for g in made)
+    assert 0 < sum(g.counts.ensembled_steps for g in made) < sum(g.counts.steps for g in made)
 
 
 def test_gac_writes_tokens_that_the_primary_lacks(tables: Path) -> None:

@@ -419,8 +419,8 @@ class Evaluator:
             tokens_per_question=tokens / n,
             ms_per_token=speed[0] or None,
             seconds_per_question=speed[1] / n,
-            share_ensembled=cost.combined / cost.steps if cost and decoded else None,
-            handled_per_step=cost.handled / cost.steps if cost and decoded and cost.handled else None,
+            share_ensembled=cost.ensembled_steps / cost.steps if cost and decoded else None,
+            handled_per_step=cost.vocabulary_entries / cost.steps or None if cost and decoded else None,
             peak_memory=cost.peak_memory if cost else None,
         )
 

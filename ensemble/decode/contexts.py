@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from ensemble.decode.sequences import RunningSequence
 from ensemble.models.member import Member, step_device
-from ensemble.runtime.draft import Drafts
+from ensemble.runtime.draft import Draft
 from ensemble.runtime.logits import Logits, concat
 from ensemble.vocabulary.retokenize import Continuation
 
-Draft = list[tuple[int, list[Continuation]]]
+CheckedDraft = list[tuple[int, list[Continuation]]]
 """Each drafted token, and the text up to it as the other members read it."""
 
 
@@ -80,7 +80,7 @@ class Contexts:
                 found.append((self._members[member], own[place : place + 1]))
         return found
 
-    def draft(self, new: Sequence[RunningSequence], drafts: Drafts, *, ahead: bool = False) -> list[Draft]:
+    def draft(self, new: Sequence[RunningSequence], drafts: Draft, *, ahead: bool = False) -> list[CheckedDraft]:
         """Append sequences; the primary drafts each, and the others read the drafts, which are returned.
 
         A member that reads rows gives logits at a position of a draft if ``C_i`` of the text up to there is a prefix of
@@ -101,7 +101,7 @@ class Contexts:
             sequence.hold(0, sequence.tokens + tokens, len(tokens))
         return self._check_all(drafts.tokens, running, ([len(tokens) + 1 for tokens in drafts.tokens], own_logits))
 
-    def look_up(self, new: Sequence[RunningSequence], drafts: Sequence[list[int]]) -> list[Draft]:
+    def look_up(self, new: Sequence[RunningSequence], drafts: Sequence[list[int]]) -> list[CheckedDraft]:
         """Like :meth:`draft`, with drafts that no member wrote: all members read them."""
         running = len(self.sequences)
         self.sequences += new
@@ -112,7 +112,7 @@ class Contexts:
         drafts: Sequence[list[int]],
         running: int,
         own: tuple[list[int], Logits] | None = None,
-    ) -> list[Draft]:
+    ) -> list[CheckedDraft]:
         """Let the members read drafts, and cut each where one gives no logits; ``own`` is of a primary that drafted."""
         # The other members' readers after each text, and after its drafted tokens up to one that fits no more.
         readers = [list(self._places(sequence, draft)) for sequence, draft in zip(self.sequences, drafts, strict=True)]

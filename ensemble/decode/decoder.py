@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import torch
 
-from ensemble.decode.contexts import Contexts, Draft, fill_gaps
+from ensemble.decode.contexts import CheckedDraft, Contexts, fill_gaps
 from ensemble.decode.sequences import Generation, RunningSequence
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError, PromptTooLongError
@@ -151,9 +151,9 @@ class Decoder(PromptDecoder):
         start = time.perf_counter()
         running, waiting, places = len(self._contexts.sequences), len(self._waiting), 1
         before = sum(sequence.counts.steps for sequence in self._contexts.sequences)
-        way, lengths = self._plan()
-        if way != "plain":
-            places = self._draft_and_check(way, lengths)
+        mode, lengths = self._plan()
+        if mode != "plain":
+            places = self._draft_and_check(mode, lengths)
         else:
             if self._contexts.sequences:
                 self._contexts.feed()
@@ -173,7 +173,7 @@ class Decoder(PromptDecoder):
         # To read prompts takes a time that says nothing about the next steps.
         if rows == running:
             tokens = sum(sequence.counts.steps for sequence in self._contexts.sequences) - before
-            self._drafter.note(way, rows, seconds, places, tokens)
+            self._drafter.note(mode, rows, seconds, places, tokens)
         # The rows of a batch run together, so it is not known which row took how much of a step.
         share = seconds / len(self._contexts.sequences)
         for sequence in self._contexts.sequences:
@@ -217,7 +217,7 @@ class Decoder(PromptDecoder):
                 sequence.drafting.repeats.read(sequence.prompts[0], sequence.tokens)
         return self._drafter.plan([each.drafting for each in sequences], [int(min(most, room)) for room in rooms])
 
-    def _draft_and_check(self, way: DraftMode, wanted: Sequence[int]) -> int:
+    def _draft_and_check(self, mode: DraftMode, wanted: Sequence[int]) -> int:
         """Emit tokens along the drafts until the ensemble chooses others; return the longest draft's positions."""
         new = [self._waiting.popleft() for _ in wanted[len(self._contexts.sequences) :]]
         sequences = [*self._contexts.sequences, *new]
@@ -225,11 +225,11 @@ class Decoder(PromptDecoder):
         ahead = [each.draws(most + 1) for each, most in zip(sequences, wanted, strict=True)]
         chances = [(own[0].temperature, own[0].top_p, [draw.uniform for draw in own]) for own in ahead]
         writing = self._drafter.drafts(wanted, chances)
-        if way == "repeat":
+        if mode == "repeat":
             writing.take_found(each.drafting.repeats.draft(writing.longest) for each in sequences)
             drafts = self._contexts.look_up(new, writing.tokens)
         else:
-            drafts = self._contexts.draft(new, writing, ahead=way == "ahead")
+            drafts = self._contexts.draft(new, writing, ahead=mode == "ahead")
         draws = [draw for own, draft in zip(ahead, drafts, strict=True) for draw in own[: len(draft) + 1]]
         readers = [
             readers
@@ -244,10 +244,10 @@ class Decoder(PromptDecoder):
             row += len(draft) + 1
         for sequence, most, own, count in zip(sequences, wanted, writing.tokens, accepted, strict=True):
             if most:
-                self._drafter.count(way, sequence.drafting, most, len(own), count, ended=bool(sequence.finish_reason))
+                self._drafter.count(mode, sequence.drafting, most, len(own), count, ended=bool(sequence.finish_reason))
         return 1 + max(map(len, writing.tokens))
 
-    def _accept(self, sequence: RunningSequence, draft: Draft, sampled: Sequence[SampledToken], row: int) -> int:
+    def _accept(self, sequence: RunningSequence, draft: CheckedDraft, sampled: Sequence[SampledToken], row: int) -> int:
         """Emit the tokens sampled along a draft, from `row` on, until one is another; how many they are."""
         for place, (token, readers) in enumerate(draft):
             if sampled[row + place].token != token:
@@ -387,6 +387,6 @@ def make_drafter(members: Sequence[Member], joint: JointVocabulary, batch: Batch
         return Drafter(tables, batch.draft, ("check", "repeat", "plain"))
     # Members here have no requests that could run at the same time as the primary's.
     others = any(not member.is_here for member in members[1:])
-    ways: tuple[DraftMode, ...] = ("ahead", "check", "plain") if others else ("check", "plain")
+    modes: tuple[DraftMode, ...] = ("ahead", "check", "plain") if others else ("check", "plain")
     # No other member can reject what a single one writes.
-    return Drafter(tables, batch.draft, ways, MIN_REMOTE_PROBABILITY if len(members) > 1 else 0.0)
+    return Drafter(tables, batch.draft, modes, MIN_REMOTE_PROBABILITY if len(members) > 1 else 0.0)

@@ -92,17 +92,17 @@ class Counts:
 
     Attributes:
         steps: Tokens that were chosen, EOS included.
-        combined: Steps in which several members decided; in the others a gate left the primary alone.
-        handled: Entries of the joint vocabulary whose probabilities were looked at, over all steps ("tokens manipulated
-            each step", Table 5 of the paper on UNITE).
+        ensembled_steps: Steps in which several members decided; in the others a gate left the primary alone.
+        vocabulary_entries: Entries of the joint vocabulary whose probabilities were looked at, over all steps ("tokens
+            manipulated each step", Table 5 of the paper on UNITE).
         fed: For each member, tokens that it read after the prompt, drafts and repeated ones included.
         seconds: Its share of the time of its steps, the reading of its prompt included. Sequences that are decoded
             together share a step's time evenly.
     """
 
     steps: int = 0
-    combined: int = 0
-    handled: int = 0
+    ensembled_steps: int = 0
+    vocabulary_entries: int = 0
     fed: tuple[int, ...] = ()
     seconds: float = 0.0
 
@@ -258,8 +258,8 @@ class RunningSequence:
         if self._uniforms:
             self._uniforms.popleft()
         self.counts.steps += 1
-        self.counts.combined += sampled.combined
-        self.counts.handled += sampled.handled
+        self.counts.ensembled_steps += sampled.is_ensembled
+        self.counts.vocabulary_entries += sampled.vocabulary_entries
         if sampled.step is not None:
             self.trace.append(sampled.step)
         if sampled.logprobs is not None:

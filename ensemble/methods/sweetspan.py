@@ -222,7 +222,7 @@ class SpanDecoder(PromptDecoder):
         for reader in text.readers:
             reader.extend(span.data)
         text.counts.steps += 1
-        text.counts.combined += 1
+        text.counts.ensembled_steps += 1
         end = first_stop(text.data, searched, self._stops)
         tokens = text.readers[0].ids
         vocabulary = self._members[0].vocabulary

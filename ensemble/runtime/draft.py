@@ -37,7 +37,7 @@ _SHARED = 4.0
 """Drafted tokens of other texts that a new text begins with, when its acceptance is estimated."""
 _DITHER = (0, 1, 0, -1)
 _TRIES, _RETRY = 2, 48
-"""Steps with which each way is tried at first; of so many steps, one is of the way with the fewest steps."""
+"""Steps with which each mode is tried at first; of so many steps, one is of the mode with the fewest steps."""
 _WEIGHT_OF_EARLIER_ACCURACY = 0.9
 """The weight of what earlier steps emitted of their expected tokens; a new step has the rest."""
 _ABOUT = 0.97
@@ -61,8 +61,8 @@ Chance = tuple[float, float, Sequence[float]]
 """How a text's next tokens are drawn: temperature (0 for the likeliest token), top-p, a number in [0, 1) for each."""
 
 
-class Drafts:
-    """The drafts of a step: the tokens that the primary alone would emit, likeliest or drawn as the ensemble's.
+class Draft:
+    """The draft of a step: for each text the tokens that the primary alone would emit, likeliest or drawn likewise.
 
     Drafts have at most ``max_tokens`` each, of ids in ``candidates``, and end before a token less likely than
     ``min_probability``: the others may want another token there, and what follows would be lost. ``chances`` say how
@@ -194,9 +194,9 @@ class TextDrafts:
         self.repeats = PromptLookup()
         self._events: dict[DraftMode, _Events] = {}
 
-    def events(self, way: DraftMode) -> _Events:
-        """Those of a way."""
-        return self._events.setdefault(way, _Events())
+    def events(self, mode: DraftMode) -> _Events:
+        """Those of a mode."""
+        return self._events.setdefault(mode, _Events())
 
 
 class Drafter:
@@ -207,23 +207,23 @@ class Drafter:
     a draft of ``n`` tokens has ``1 + (1 - e) + ... + (1 - e)^n`` places, and emits ``1 + a + ... + a^n`` tokens. The
     length with the most tokens per second follows: long drafts where requests travel far or the members agree. Each
     text has its own probabilities, which begin with those of the others. The mode is the one with the most tokens per
-    second over all texts; with equal values the first of ``ways`` counts.
+    second over all texts; with equal values the first of ``modes`` counts.
     """
 
     def __init__(
         self,
         tables: MemberTables,
         longest: int,
-        ways: Sequence[DraftMode] = get_args(DraftMode),
+        modes: Sequence[DraftMode] = get_args(DraftMode),
         min_probability: float = MIN_PROBABILITY,
     ) -> None:
         self._candidates = bytes((tables.entry_of > EOS).to("cpu", torch.uint8).numpy())
         # A draft that is read only at its end, as on an accelerator, does not end earlier.
         self._ends_early = tables.entry_of.device.type == "cpu"
         self._longest = longest
-        self._ways = [way for way in ways if longest or way == "plain"]
+        self._modes = [mode for mode in modes if longest or mode == "plain"]
         self._min_probability = min_probability
-        self._events: dict[DraftMode, _Events] = {way: _Events(8.0, 1.0) for way in self._ways}
+        self._events: dict[DraftMode, _Events] = {mode: _Events(8.0, 1.0) for mode in self._modes}
         self._records: dict[tuple[DraftMode, int], _Record] = {}
         self._steps = 0
         # Tokens per second that the step planned last is expected to emit; 0 if that is not known.
@@ -232,87 +232,89 @@ class Drafter:
     @property
     def repeats(self) -> bool:
         """Whether a text that repeats itself may be its own draft."""
-        return "repeat" in self._ways
+        return "repeat" in self._modes
 
-    def drafts(self, max_tokens: Sequence[int], chances: Sequence[Chance]) -> Drafts:
-        """Empty drafts of a step."""
-        return Drafts(self._candidates, self._min_probability, max_tokens, chances)
+    def drafts(self, max_tokens: Sequence[int], chances: Sequence[Chance]) -> Draft:
+        """The empty draft of a step."""
+        return Draft(self._candidates, self._min_probability, max_tokens, chances)
 
     def plan(self, texts: Sequence[TextDrafts], rooms: Sequence[int]) -> tuple[DraftMode, list[int]]:
         """The mode of the next step and the length of each text's draft, at most that in ``rooms``."""
         self._steps += 1
-        lengths = {way: self._lengths(way, texts, rooms) for way in self._ways}
-        # A way that drafts nothing is a plain step.
-        ways = [way for way in self._ways if way == "plain" or any(lengths[way])]
-        if not ways:
+        lengths = {mode: self._lengths(mode, texts, rooms) for mode in self._modes}
+        # A mode that drafts nothing is a plain step.
+        modes = [mode for mode in self._modes if mode == "plain" or any(lengths[mode])]
+        if not modes:
             return "plain", [0] * len(texts)
-        records = {way: self._record(way, len(texts)) for way in ways}
-        expected = {way: self._expected(way, texts, lengths[way]) for way in ways}
+        records = {mode: self._record(mode, len(texts)) for mode in modes}
+        expected = {mode: self._expected(mode, texts, lengths[mode]) for mode in modes}
         speeds = {
-            way: tokens / records[way].seconds(places) * records[way].kept
-            for way, (tokens, places) in expected.items()
-            if records[way].steps
+            mode: tokens / records[mode].seconds(places) * records[mode].kept
+            for mode, (tokens, places) in expected.items()
+            if records[mode].steps
         }
         # A plain step takes about as long as one with drafts that have one place. Where they are much faster, it is not
         # worth a trial.
-        single = max((len(texts) / records[way].seconds(1) for way in speeds if way != "plain"), default=0.0)
+        single = max((len(texts) / records[mode].seconds(1) for mode in speeds if mode != "plain"), default=0.0)
         trials = [
-            way
-            for way in ways
-            if way != "plain" or not single or max(speeds.values()) < _SPEEDUP_WITHOUT_PLAIN_TRIALS * single
+            mode
+            for mode in modes
+            if mode != "plain" or not single or max(speeds.values()) < _SPEEDUP_WITHOUT_PLAIN_TRIALS * single
         ]
-        untried = [way for way in trials if records[way].steps < _TRIES]
+        untried = [mode for mode in trials if records[mode].steps < _TRIES]
         if untried:
-            way = untried[0]
+            mode = untried[0]
         elif self._steps % _RETRY:
-            way = max(speeds, key=lambda way: speeds[way] * (_LEAST_SPEEDUP_OF_DRAFTS if way == "plain" else 1.0))
+            mode = max(speeds, key=lambda mode: speeds[mode] * (_LEAST_SPEEDUP_OF_DRAFTS if mode == "plain" else 1.0))
         else:
             # Members may begin to agree, or a server may have been busy.
-            way = min(trials, key=lambda way: records[way].steps)
-        self._promised = speeds.get(way, 0.0)
-        return way, lengths[way]
+            mode = min(trials, key=lambda mode: records[mode].steps)
+        self._promised = speeds.get(mode, 0.0)
+        return mode, lengths[mode]
 
-    def count(self, way: DraftMode, text: TextDrafts, wanted: int, drafted: int, accepted: int, *, ended: bool) -> None:
+    def count(
+        self, mode: DraftMode, text: TextDrafts, wanted: int, drafted: int, accepted: int, *, ended: bool
+    ) -> None:
         """Count the accepted of the ``drafted`` tokens; where the text ``ended``, nothing is known of the others."""
-        for events in (text.events(way), self._events[way]):
+        for events in (text.events(mode), self._events[mode]):
             # A draft that the primary ended, because it was not sure, is as short as one that the others ended.
             events.count(accepted, lost=accepted < wanted and not ended, ended=ended, short=drafted < wanted)
 
-    def note(self, way: DraftMode, rows: int, seconds: float, places: float, tokens: int) -> None:
+    def note(self, mode: DraftMode, rows: int, seconds: float, places: float, tokens: int) -> None:
         """Note the seconds of a step; ``places`` are the text's end and the drafted tokens of the longest draft."""
-        self._record(way, rows).note(seconds, places, tokens, self._promised * seconds)
+        self._record(mode, rows).note(seconds, places, tokens, self._promised * seconds)
 
-    def _record(self, way: DraftMode, rows: int) -> _Record:
+    def _record(self, mode: DraftMode, rows: int) -> _Record:
         # Twice as many rows can take twice as long.
         rows = rows.bit_length()
-        if (way, rows) not in self._records:
+        if (mode, rows) not in self._records:
             # The times of another number of rows are better than none, until a few new ones outweigh them.
-            others = [each for each in self._records if each[0] == way]
+            others = [each for each in self._records if each[0] == mode]
             nearest = min(others, key=lambda each: abs(each[1] - rows), default=None)
-            self._records[way, rows] = _Record() if nearest is None else self._records[nearest].faded()
-        return self._records[way, rows]
+            self._records[mode, rows] = _Record() if nearest is None else self._records[nearest].faded()
+        return self._records[mode, rows]
 
-    def _lengths(self, way: DraftMode, texts: Sequence[TextDrafts], rooms: Sequence[int]) -> list[int]:
-        if way == "plain":
+    def _lengths(self, mode: DraftMode, texts: Sequence[TextDrafts], rooms: Sequence[int]) -> list[int]:
+        if mode == "plain":
             return [0] * len(texts)
         # Nothing can be repeated in a text whose last tokens are new.
         rooms = [
-            room if way != "repeat" or text.repeats.draft(1) else 0 for text, room in zip(texts, rooms, strict=True)
+            room if mode != "repeat" or text.repeats.draft(1) else 0 for text, room in zip(texts, rooms, strict=True)
         ]
-        record = self._record(way, len(texts))
+        record = self._record(mode, len(texts))
         if not record.steps:
             return [min(_FIRST_DRAFT_TOKENS, self._longest, room) for room in rooms]
         cost = record.cost()
         return [
-            min(self._length(cost, *self._shares(way, text)), room) if room else 0
+            min(self._length(cost, *self._shares(mode, text)), room) if room else 0
             for text, room in zip(texts, rooms, strict=True)
         ]
 
-    def _shares(self, way: DraftMode, text: TextDrafts) -> tuple[float, float]:
+    def _shares(self, mode: DraftMode, text: TextDrafts) -> tuple[float, float]:
         """At a place of a text's draft, the probability that its token is accepted, and that the draft goes on."""
-        accepted, goes_on = text.events(way).shares(self._events[way])
+        accepted, goes_on = text.events(mode).shares(self._events[mode])
         # What is drafted without a model has its length from the beginning.
-        goes_on = goes_on if self._ends_early and way != "repeat" else 1.0
+        goes_on = goes_on if self._ends_early and mode != "repeat" else 1.0
         # Rounded, so that equal shares come again.
         return round(accepted, 2), round(goes_on, 2)
 
@@ -325,10 +327,10 @@ class Drafter:
         best = next(n for n in range(self._longest, 0, -1) if speeds[n - 1] >= enough)
         return min(max(1, best + _DITHER[self._steps % len(_DITHER)]), self._longest)
 
-    def _expected(self, way: DraftMode, texts: Sequence[TextDrafts], lengths: Sequence[int]) -> tuple[float, float]:
+    def _expected(self, mode: DraftMode, texts: Sequence[TextDrafts], lengths: Sequence[int]) -> tuple[float, float]:
         """The tokens that a step is expected to emit, and the places of its longest draft."""
         sums = [
-            _sums(*self._shares(way, text), self._longest)[n - 1] if n else (1.0, 1.0)
+            _sums(*self._shares(mode, text), self._longest)[n - 1] if n else (1.0, 1.0)
             for text, n in zip(texts, lengths, strict=True)
         ]
         return sum(tokens for tokens, _ in sums), max(places for _, places in sums)

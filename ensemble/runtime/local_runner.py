@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ensemble.runtime.draft import Drafts
+from ensemble.runtime.draft import Draft
 from ensemble.runtime.forward_pass import pass_logits, pass_tokens, plan_passes, run_passes, to_device
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class LocalRunner(ABC):
         """Cut each row to ``keep`` tokens and append ``new``, at least one each; the logits [rows, V] after them."""
         return self.extend(keep, new)[:, -1]
 
-    def draft(self, keep: Sequence[int], new: Sequence[Ids], drafts: Drafts) -> Tensor:
+    def draft(self, keep: Sequence[int], new: Sequence[Ids], drafts: Draft) -> Tensor:
         """Feed the rows, new ones too (``keep`` 0), then draft; the logits [places, V] after each token."""
         count = len(self._rows)
         parts = [self.feed(keep[:count], new[:count])] if count else []

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ensemble.runtime.draft import Drafts
+from ensemble.runtime.draft import Draft
 from ensemble.runtime.local_runner import Ids, common_length
 from ensemble.servers.token_client import TokenClient
 from ensemble.servers.token_server import Logprobs, NextToken
@@ -79,7 +79,7 @@ class RemoteRunner:
         """See :meth:`ensemble.runtime.local_runner.LocalRunner.drop`."""
         self._rows = [self._rows[n] for n in kept]
 
-    def draft(self, keep: Sequence[int], new: Sequence[Ids], drafts: Drafts) -> RemoteRows:
+    def draft(self, keep: Sequence[int], new: Sequence[Ids], drafts: Draft) -> RemoteRows:
         """See :meth:`ensemble.runtime.local_runner.LocalRunner.draft`. All drafts are one request."""
         self._change(keep, new)
         # The last token that is written has no logits after it, so it is not drafted.

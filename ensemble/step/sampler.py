@@ -51,8 +51,8 @@ class SampledToken(NamedTuple):
     """What a row emits."""
 
     token: int  # as in :class:`ensemble.step.distribution.Distribution`; NO_TOKEN if nothing can be chosen
-    handled: int  # entries whose probabilities were looked at
-    combined: bool  # whether several members decided
+    vocabulary_entries: int  # those whose probabilities were looked at
+    is_ensembled: bool  # whether several members decided
     step: Step | None = None  # for the trace; None unless requested
     logprobs: StepLogprobs | None = None  # its log-probability and those of alternatives; None unless requested
 
@@ -143,7 +143,7 @@ class Sampler:
         if alone is not None and rule.gate is not None:
             closed = [row for row, is_open in enumerate(rule.gate(step, appends_only)) if not is_open]
         # After the gate, which compares the members' own probabilities.
-        picks = [_Pick(self._revised(step), draws, combined=self._members > 1, trace=self._trace)]
+        picks = [_Pick(self._revised(step), draws, is_ensembled=self._members > 1, trace=self._trace)]
         if closed and alone is not None:
             picks.append(self._alone(decide(alone([logits[0][closed]]), closed), [draws[row] for row in closed]))
         sampled, *others = _read(picks, self._detokenizer)
@@ -173,7 +173,7 @@ class Sampler:
             first = own if len(opened) == len(draws) else own[opened]
             logits = [first, *(run(member, opened) for member in range(1, self._members))]
             step = self._revised(decide(self._combine(chosen)(logits), opened))
-            (together,) = _read([_Pick(step, chosen, combined=True, trace=self._trace)], self._detokenizer)
+            (together,) = _read([_Pick(step, chosen, is_ensembled=True, trace=self._trace)], self._detokenizer)
             for row, token in zip(opened, together, strict=True):
                 sampled[row] = token
         return sampled
@@ -183,7 +183,7 @@ class Sampler:
         return self._rule.revise(step) if self._rule.revise is not None and self._members > 1 else step
 
     def _alone(self, step: Distribution, draws: Sequence[Draw]) -> _Pick:
-        return _Pick(step, draws, combined=False, trace=self._trace)
+        return _Pick(step, draws, is_ensembled=False, trace=self._trace)
 
     def _combine(self, draws: Sequence[Draw]) -> Combine:
         """The cheapest combination that is enough for these draws."""
@@ -198,8 +198,8 @@ class _Pick:
     The ``numbers`` [B, n] are in float64, which holds ids exactly.
     """
 
-    def __init__(self, step: Distribution, draws: Sequence[Draw], *, combined: bool, trace: bool) -> None:
-        self._draws, self._combined, self._trace = draws, combined, trace
+    def __init__(self, step: Distribution, draws: Sequence[Draw], *, is_ensembled: bool, trace: bool) -> None:
+        self._draws, self._is_ensembled, self._trace = draws, is_ensembled, trace
         # Where nothing is drawn or told, the choice is all.
         choices = None if trace or not _are_plain(draws) else compiled.choice(step)
         if choices is not None:
@@ -222,14 +222,14 @@ class _Pick:
     def read(self, rows: Sequence[Sequence[float]], texts: Detokenizer) -> list[SampledToken]:
         sampled = []
         for row, draw in zip(rows, self._draws, strict=True):
-            total, token, handled = row[:_CHOICE]
+            total, token, entries = row[:_CHOICE]
             if math.isnan(total) or token == NONE:
-                sampled.append(SampledToken(NO_TOKEN, int(handled), self._combined))
+                sampled.append(SampledToken(NO_TOKEN, int(entries), self._is_ensembled))
             elif len(row) == _CHOICE:
-                sampled.append(SampledToken(int(token), int(handled), self._combined))
+                sampled.append(SampledToken(int(token), int(entries), self._is_ensembled))
             else:
                 told = self._told(row, draw, int(token), texts)
-                sampled.append(SampledToken(int(token), int(handled), self._combined, *told))
+                sampled.append(SampledToken(int(token), int(entries), self._is_ensembled, *told))
         return sampled
 
     def _told(
