@@ -73,7 +73,8 @@ class ServerModel:
                     request = asyncio.wrap_future(self.client.start(partial(self.generate, prompts[n], settings)))
                     sent[request] = n, time.monotonic()
                 done, _ = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED)
-                for request in done:
+                # Responses first: the caller may end with the first error, and would lose what has arrived beside it.
+                for request in sorted(done, key=lambda each: each.exception() is not None):
                     n, begun = sent.pop(request)
                     error = request.exception()
                     # A server that accepts no more requests now gets fewer at a time.
