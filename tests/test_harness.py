@@ -55,8 +55,9 @@ def short(name: str) -> Path:
     return copy
 
 
-def unite(*names: str, **arguments: Any) -> UniteLM:
-    args = {"models": [str(short(name)) for name in names], "dtype": "float32", **arguments}
+@cache
+def unite(*names: str) -> UniteLM:
+    args = {"models": [str(short(name)) for name in names], "dtype": "float32"}
     return UniteLM.create_from_arg_obj(args, {"batch_size": 8, "device": "cuda:0", "max_batch_size": None})
 
 
@@ -166,7 +167,7 @@ def test_draws_are_the_ensembles_and_each_repetition_has_its_own() -> None:
 def test_logits_that_are_no_numbers_for_one_request_leave_the_others(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lm = unite(BYTE_LEVEL)
+    lm = unite.__wrapped__(BYTE_LEVEL)  # another one each time, because it warns once
     more = {"loglikelihood": [" 7"], "generate_until": [GREEDY]}.get(kind, [])
     requests = [asked(kind, text, *more) for text in ("Ann has 3 pens.", "Ann bought @ pens.", "Ann")]
     wanted = getattr(lm, kind)(requests, disable_tqdm=True)
