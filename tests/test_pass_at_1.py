@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -43,8 +44,9 @@ PIECES = ("```", "```python\n", "[BEGIN]", "[DONE]", "\n", "def f():", "    ", "
 )
 def test_the_program_is_found_however_it_is_wrapped(response: str) -> None:
     program = read_program(response)
-    assert program is not None
-    assert sandbox.run(program, ["assert f(2) == 4"]) is None
+    space: dict[str, Any] = {}
+    exec(program or "", space)  # a program of this file, not of a model
+    assert space["f"](2) == 4
 
 
 @pytest.mark.parametrize("response", ["", " \n", "[DONE]", "[BEGIN]\n[DONE] x", "```\n```"])
@@ -144,8 +146,9 @@ def test_a_test_that_is_not_python_is_refused_with_its_line(folder: Path) -> Non
         load_task(folder / "double.yaml")
 
 
-def mbpp(split: str, **options: int) -> Task:
-    return load_task("mbpp", split=split, data_dir=DATA, allow_code_execution=True, allow_weak_sandbox=True, **options)
+@cache
+def mbpp(split: str) -> Task:
+    return load_task("mbpp", split=split, data_dir=DATA, allow_code_execution=True, allow_weak_sandbox=True)
 
 
 def records() -> list[dict[str, Any]]:
@@ -167,11 +170,12 @@ def test_mbpp_has_the_papers_splits() -> None:
 
 @needs_data
 def test_mbpps_own_solutions_pass_and_those_of_other_tasks_do_not() -> None:
-    task = mbpp("test", limit=40)
-    own = solutions(task)
-    right = task.score_all(list(zip(task.examples, own, strict=True)))
+    task = mbpp("test")
+    examples = task.examples[:40]
+    own = solutions(task)[:40]
+    right = task.score_all(list(zip(examples, own, strict=True)))
     assert [score.value for score in right] == [1] * 40
-    wrong = task.score_all(list(zip(task.examples, own[1:] + own[:1], strict=True)))
+    wrong = task.score_all(list(zip(examples, own[1:] + own[:1], strict=True)))
     assert [score.value for score in wrong] == [0] * 40
 
 
