@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pools import SELECT, Place
+from pools import LENIENT, SELECT, Place, Prepare
 from transformers import AutoTokenizer
 
 from advisor.jobs.dry_run import UNKNOWN
@@ -27,6 +28,18 @@ def free(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terabyte is free, whatever this machine has."""
     monkeypatch.setattr("advisor.jobs.dry_run.free_on", lambda _: 10**12)
     monkeypatch.setattr("advisor.models.fit.free_on", lambda _: 10**12)
+
+
+@pytest.fixture
+def profiled(place: Place, models: Path, prepare: Prepare) -> Place:
+    """A place with a job whose models have answered the dev questions."""
+
+    def make() -> None:
+        place.job(models)
+        assert place.advisor("profile", *SELECT[1:], "--quiet").status == 0
+
+    prepare("profiled", place, make)
+    return place
 
 
 def planned(place: Place, *options: str) -> dict[str, Any]:
@@ -75,20 +88,15 @@ def test_the_chat_template_is_applied(place: Place, models: Path, tmp_path: Path
     assert "<BOT>" not in second
 
 
-def test_the_generations_of_a_stage_are_counted_without_those_in_the_cache(place: Place, models: Path) -> None:
-    place.job(models)
-    plan = planned(place)
+def test_the_generations_of_a_stage_are_counted_without_those_in_the_cache(profiled: Place) -> None:
+    plan = planned(profiled)
     dev, held_out = plan["dev"], plan["held_out"]
-    assert plan["total"]["profiling"] == 3 * dev
-    assert plan["total"]["alone"] == 3 * held_out
-    assert plan["total"]["together"] == held_out
-    assert place.advisor("profile", *SELECT[1:], "--quiet").status == 0
-    after = planned(place)
-    assert (after["total"]["profiling"], after["total"]["alone"]) == (0, 3 * held_out)
-    assert planned(place, "--max-new-tokens", "3")["total"]["profiling"] == 3 * dev
-    plan = planned(place, "--no-verify")
+    total = {stage: plan["total"][stage] for stage in ("profiling", "alone", "together")}
+    assert total == {"profiling": 0, "alone": 3 * held_out, "together": held_out}
+    assert planned(profiled, "--max-new-tokens", "3")["total"]["profiling"] == 3 * dev
+    plan = planned(profiled, "--no-verify")
     assert (plan["held_out"], plan["total"]["alone"], plan["total"]["together"]) == (None, 0, 0)
-    ran = place.advisor("profile", *SELECT[1:], "--dry-run")
+    ran = profiled.advisor("profile", *SELECT[1:], "--dry-run")
     assert (ran.status, "verifying" in ran.out) == (0, False)
 
 
@@ -123,12 +131,8 @@ def test_a_model_that_cannot_run_gives_status_1_after_the_plan(place: Place, mod
     assert (ran.status, "empty: cannot run: " in ran.out) == (1, True)
 
 
-def test_the_cache_is_read_where_it_is_and_stays_as_it_was(
-    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place.job(models)
-    assert place.advisor("profile", *SELECT[1:], "--quiet").status == 0
-    cache = place.cache / "unite-advisor" / "responses.sqlite"
+def test_the_cache_is_read_where_it_is_and_stays_as_it_was(profiled: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = profiled.cache / "unite-advisor" / "responses.sqlite"
     before = sorted((path.name, path.stat().st_mtime_ns) for path in cache.parent.glob("responses*"))
     reading = Path.read_bytes
 
@@ -137,24 +141,20 @@ def test_the_cache_is_read_where_it_is_and_stays_as_it_was(
         return reading(path)
 
     monkeypatch.setattr(Path, "read_bytes", read)
-    assert planned(place)["total"]["profiling"] == 0
+    assert planned(profiled)["total"]["profiling"] == 0
     assert sorted((path.name, path.stat().st_mtime_ns) for path in cache.parent.glob("responses*")) == before
     # Another run has the cache open, with rows that are only in its log.
     with ResponseCache(cache.parent):
-        assert planned(place)["total"]["profiling"] == 0
+        assert planned(profiled)["total"]["profiling"] == 0
     cache.write_bytes(b"damaged")
-    assert planned(place)["total"]["profiling"] > 0
+    assert planned(profiled)["total"]["profiling"] > 0
     assert [path.name for path in cache.parent.glob("responses*damaged*")] == []
 
 
-def test_a_model_whose_responses_are_stored_need_not_fit(
-    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place.job(models)
-    assert place.advisor("profile", *SELECT[1:], "--quiet").status == 0
+def test_a_model_whose_responses_are_stored_need_not_fit(profiled: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("advisor.jobs.dry_run.free_on", lambda _: 1000)
-    assert planned(place, "--no-verify")["problems"] == []
-    ran = place.advisor(*SELECT, "--dry-run")
+    assert planned(profiled, "--no-verify")["problems"] == []
+    ran = profiled.advisor(*SELECT, "--dry-run")
     assert (ran.status, "serve it (openai:" in ran.out) == (1, True)
 
 
@@ -284,10 +284,12 @@ def test_models_of_a_cluster_are_not_planned_for_this_machine(
     assert "on a node of the cluster (num_cpus=1, num_gpus=2)" in told
 
 
-def test_a_folder_that_the_run_would_not_replace_is_said_now(place: Place, models: Path) -> None:
+def test_a_folder_that_the_run_would_not_replace_is_said_now(
+    place: Place, models: Path, finished: SimpleNamespace
+) -> None:
     place.job(models)
-    assert place.advisor(*SELECT, "--out", "run", "--quiet").status == 0
-    assert planned(place, "--out", "run")["problems"] == []
+    shutil.copytree(finished.run, place.folder / "run")
+    assert planned(place, *LENIENT, "--out", "run")["problems"] == []
     ran = place.advisor(*SELECT, "--out", "run", "--max-gap", "3", "--dry-run")
     assert ran.status == 1
     assert ran.out.splitlines()[-2].startswith("problem      --out run: it has a run with other settings (--max-gap")
