@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from advisor.logs.join import JoinedLogs, join_logs
-from advisor.logs.scoring import Scoring
+from advisor.logs.join import JoinedLogs, Scoring, join_logs
 from advisor.logs.sources import LogOptions
 from advisor.strategies.replay import codes_of
 from advisor.tasks.task import clusters_of

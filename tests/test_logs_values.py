@@ -11,8 +11,7 @@ import pytest
 from excel import replace_in, write_book
 from forms import BLANK_REFERENCES, REFERENCES, RESPONSES, SPELLED_REFERENCES, TEXT, UNCLOSED, UNKNOWN_RESPONSES
 
-from advisor.logs.join import JoinedLogs, join_logs
-from advisor.logs.scoring import Scoring
+from advisor.logs.join import JoinedLogs, Scoring, join_logs
 from advisor.logs.sources import LogOptions
 from ensemble.errors import InputError
 from tests.logs import write_lines as lines

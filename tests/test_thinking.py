@@ -21,7 +21,7 @@ from advisor.advice.pairs import pairs_of_standings
 from advisor.advice.recommendation import recommend
 from advisor.advice.rules import select
 from advisor.logs.inspect import _thoughts
-from advisor.logs.join import join_logs
+from advisor.logs.join import Scoring, join_logs
 from advisor.logs.sources import LogOptions
 from advisor.models.completions import body_of, generate
 from advisor.models.pool_file import read_line
@@ -312,7 +312,6 @@ def test_answers_are_extracted_behind_the_thinking(tmp_path: Path) -> None:
         {"id": "1", "question": "2 + 2?", "reference": "4", "model": "a", "response": "<think>5? No.</think>4 it is"},
         {"id": "1", "question": "2 + 2?", "reference": "4", "model": "b", "response": "<think>maybe 4"},
     ]
-    from advisor.logs.scoring import Scoring
 
     path = str(write(tmp_path / "log.jsonl", rows))
     logs = join_logs([path], LogOptions(), scoring=Scoring("number", r"(-?\d+)"))

@@ -15,15 +15,18 @@ from pathlib import Path
 
 import numpy as np
 
-from advisor.logs.scoring import Scoring
 from advisor.logs.sources import LogOptions, LogRecord, LogSource, find_sources, plugins, records_of
 from advisor.options.shared import LogsOptions, TaskOptions, split_names
 from advisor.records import Answer, Cost, Profile, fits, fits_patterns, join
 from advisor.strategies.strategy import AnsweredSplit
-from advisor.tasks.metrics import READERS, Metric, get_metric
+from advisor.tasks.load import find_task
+from advisor.tasks.metrics import READERS, Metric, get_metric, metric_names, runs_code
+from advisor.tasks.metrics import plugins as metric_plugins
 from advisor.tasks.tables.streams import Notes
 from advisor.tasks.tables.values import ScoreReader
-from advisor.tasks.task import MAX_RESPONSE, Example, Task, sha256
+from advisor.tasks.task import JUDGE, MAX_RESPONSE, Example, Task, sha256
+from advisor.tasks.task_file import read_definition
+from advisor.tasks.templates import check_pattern
 from ensemble.common.text import counted, first_of
 from ensemble.errors import InputError
 from ensemble.methods.voting import LONGEST_PLAIN, answer_key
@@ -48,6 +51,48 @@ _MOST_LONG = 0.05
 """The share of long answers up to which it does not matter whether they are whole responses."""
 _FEWEST_ALIKE = 0.1
 """The share of the long answers that another model gives, too; with fewer they are whole responses, and no votes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """A metric that reads an answer from a response and compares it with the reference."""
+
+    metric: str  # the name of the metric; the options of a choice question are compared by their letters
+    extract: str | None = None  # see :class:`advisor.tasks.task.Task`
+
+    def __post_init__(self) -> None:
+        metric_plugins().check(self.metric)
+        if self.metric not in metric_names() or _needs_more(self.metric):
+            # A plug-in is named without being loaded: only the one that is used may fail.
+            names = [name for name in metric_names() if name in metric_plugins() or not _needs_more(name)]
+            raise InputError(f"--metric {self.metric}: not one of {', '.join(map(metric_plugins().label, names))}")
+        if self.extract is not None and (problem := check_pattern(self.extract)) is not None:
+            raise InputError(f"--metric {self.metric}:{self.extract}: {problem}")
+
+    @classmethod
+    def of_text(cls, text: str) -> Scoring:
+        """Read ``METRIC`` or ``METRIC:PATTERN``."""
+        metric, colon, pattern = text.partition(":")
+        if colon and not pattern:
+            raise InputError(f"--metric {text}: give a pattern behind the colon, or leave out the colon")
+        return cls(metric, pattern or None)
+
+    @classmethod
+    def of_task(cls, name_or_path: str | Path) -> Scoring:
+        """The metric and the pattern of a built-in task or a task file. Its data is not read."""
+        path, variant = find_task(name_or_path)
+        definition = read_definition(path, variant)
+        if _needs_more(definition.metric):
+            what = "asks a model" if definition.metric == JUDGE else "runs code"
+            raise InputError(
+                f"{path}: its metric {definition.metric} {what}, and does not score logs; give another task"
+            )
+        return cls(definition.metric, definition.extract)
+
+
+def _needs_more(metric: str) -> bool:
+    """Whether a metric needs more than texts: a sandbox, or a judge."""
+    return metric == JUDGE or runs_code(metric)
 
 
 @dataclass(frozen=True, slots=True)
