@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
 from hypothesis import given
+from test_token_client import threads
 from test_unite_step import Case, cases, quick, tables
 from torch import Tensor
 
-from ensemble.common.background import in_background
 from ensemble.methods.unite import union
 from ensemble.runtime.logits import top_k
 from ensemble.runtime.remote_runner import RemoteRows, RemoteRunner
@@ -29,7 +29,7 @@ class Shelf:
     logits: Tensor
     limits: ServerLimits
     chosen_ids: list[int] = field(default_factory=list)
-    connections: int = 0
+    client: Any = field(default_factory=threads)
 
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:  # noqa: ARG002
         rows = self.logits[[context[0] % len(self.logits) for context in contexts]]
@@ -42,12 +42,6 @@ class Shelf:
         return [{index: float(self.logits[context[0], index]) for index in ids} for context in contexts]
 
     def tokenize(self, text: str) -> None:
-        pass
-
-    def start(self, call: Callable[[], Any]) -> Any:
-        return in_background(call, "requests")
-
-    def close(self) -> None:
         pass
 
 

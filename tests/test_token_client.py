@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from test_drafting import tables
@@ -21,7 +22,6 @@ from ensemble.servers.token_client import TokenClient, is_half, same_model
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
-T = TypeVar("T")
 
 
 def logprob(context: Ids, index: int) -> float:
@@ -29,12 +29,18 @@ def logprob(context: Ids, index: int) -> float:
     return -((sum(context) * 7919 + index * 104729) % 997) / 97 - 0.0123
 
 
+def threads() -> SimpleNamespace:
+    """What a token server needs of a client that sends nothing."""
+    start = partial(in_background, name="requests")
+    return SimpleNamespace(connections=1, start=start, close=lambda: None)
+
+
 @dataclass
 class Server:
     """A server that keeps what it was sent, and fails as often as it is told to."""
 
     limits: ServerLimits = field(default_factory=lambda: ServerLimits(k=20, contexts=4, chosen=3))
-    connections: int = 1
+    client: Any = field(default_factory=threads)
     failures: list[ServerError] = field(default_factory=list)
     sent: list[tuple[list[Ids], object]] = field(default_factory=list)
     value: Callable[[Ids, int], float] = logprob
@@ -52,12 +58,6 @@ class Server:
 
     def tokenize(self, text: str) -> list[int] | None:
         raise ServerError(f"no path for {text}", "temporary", 500)
-
-    def start(self, call: Callable[[], T]) -> Future[T]:
-        return in_background(call, "requests")
-
-    def close(self) -> None:
-        pass
 
     def _note(self, contexts: Sequence[Ids], what: object) -> None:
         if self.failures:
@@ -132,7 +132,7 @@ def test_another_model_is_noticed_after_a_fault(fault: str) -> None:
     if fault == "failure":
         server.failures = [BUSY]
     else:
-        server.connections += 1
+        server.client.connections += 1
     with pytest.raises(MemberError, match=r"^m: the server has another model or numeric type than at the start; "):
         client.write([[1, 2]], 1, 3)()
 

@@ -100,7 +100,7 @@ def identify_server(spec: ModelSpec, settings: Settings = _TEST) -> ServerIdenti
             models = _list_models(server)
             if spec.can_decode:
                 try:
-                    connect(address, spec.name).close()
+                    connect(address, spec.name).client.close()
                 except InputError as error:
                     lacks, address = error.without(spec.name), replace(address, tokenizer=None)
                     spec = replace(spec, checkpoint=address)

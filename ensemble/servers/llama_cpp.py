@@ -57,7 +57,7 @@ class LlamaCppServer(TokenServer):
 
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        results = _results(self._client, contexts, max_tokens, k)
+        results = _results(self.client, contexts, max_tokens, k)
         return [
             [self._next_token(*place, k) for place in self._places(context, result, k)]
             for context, result in zip(contexts, results, strict=True)
@@ -77,8 +77,8 @@ class LlamaCppServer(TokenServer):
     def tokenize(self, text: str) -> list[int] | None:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
         body = {"content": text, "add_special": False, "parse_special": True}
-        path = self._client.root + "/tokenize"
-        return list(self._client.checked(Tokenized, path, self._client.post(path, body)).tokens)
+        path = self.client.root + "/tokenize"
+        return list(self.client.checked(Tokenized, path, self.client.post(path, body)).tokens)
 
     def _places(self, context: Ids, result: LlamaCppAnswer, k: int) -> list[tuple[int, float, Logprobs]]:
         """The tokens of a result, their log-probabilities, and the top ones at their places.
@@ -96,7 +96,7 @@ class LlamaCppServer(TokenServer):
     def _forced(self, contexts: Sequence[Ids], index: int, k: int) -> list[LlamaCppPlace | None]:
         """The place after each context, with its top log-probabilities and that of an id; None if it is left out."""
         places: list[LlamaCppPlace | None] = []
-        for result in _results(self._client, contexts, 1, k, logit_bias=[[index, _FORCED]]):
+        for result in _results(self.client, contexts, 1, k, logit_bias=[[index, _FORCED]]):
             if result.tokens != (index,):
                 raise self._invalid("has another token than the one that logit_bias forces")
             read = result.completion_probabilities
@@ -119,7 +119,7 @@ class LlamaCppServer(TokenServer):
         tops = self._tops(contexts, self.limits.k)
         if not all(index in top for top in tops):
             raise ServerError(
-                f"{self._client.address.url}: llama-server gives the log-probability of token {index}, whose text is a "
+                f"{self.client.address.url}: llama-server gives the log-probability of token {index}, whose text is a "
                 f"part of a character, only among the likeliest {self.limits.k}; use vLLM or SGLang for this model",
                 "refused",
             )

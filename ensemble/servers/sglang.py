@@ -62,11 +62,11 @@ class SglangServer(TokenServer):
             **{"return_logprob": True, "logprob_start_len": -1, "top_logprobs_num": k, "token_ids_logprob": ids},
             "return_text_in_logprobs": False,
         }
-        results = self._client.post_each(self._path, body)
+        results = self.client.post_each(self._path, body)
         if len(results) != len(contexts):
             raise self._invalid(f"does not have {len(contexts)} results")
         for context, count, result in zip(contexts, counts, results, strict=True):
-            meta = self._client.checked(SglangAnswer, self._path, result).meta_info
+            meta = self.client.checked(SglangAnswer, self._path, result).meta_info
             self._check(meta, len(context), count)
             yield meta
 
@@ -78,7 +78,7 @@ class SglangServer(TokenServer):
     def _check(self, meta: SglangTokens, length: int, max_tokens: int) -> None:
         reason = meta.finish_reason
         if isinstance(reason, dict) and reason.get("type") == "abort":
-            raise ServerError(f"{self._client.address.url}: SGLang stopped a request before its end", "temporary")
+            raise ServerError(f"{self.client.address.url}: SGLang stopped a request before its end", "temporary")
         # A server that adds BOS, or cuts long contexts, would give the log-probabilities of other contexts.
         if meta.prompt_tokens != length:
             raise self._invalid("does not count the tokens that were sent")

@@ -59,9 +59,9 @@ class TokenClient:
         self._patience = patience
         self._lock = threading.Lock()
         # With this object go its threads and connections; an ensemble has no end that its user must call.
-        weakref.finalize(self, server.close)
+        weakref.finalize(self, server.client.close)
         self._probe_values = self._probe()
-        self._connections, self._next_check = server.connections, time.monotonic() + _CHECK_S
+        self._connections, self._next_check = server.client.connections, time.monotonic() + _CHECK_S
 
     def write(
         self, contexts: Sequence[Ids], max_tokens: int, k: int, *, second: bool = False
@@ -97,7 +97,7 @@ class TokenClient:
             return None
 
     def _send(self, calls: Sequence[Callable[[], T]], second: bool) -> Callable[[], list[T]]:
-        futures = [self._server.start(partial(self._call, call, second)) for call in calls]
+        futures = [self._server.client.start(partial(self._call, call, second)) for call in calls]
         return lambda: [future.result() for future in futures]
 
     def _call(self, call: Callable[[], T], second: bool) -> T:
@@ -109,7 +109,8 @@ class TokenClient:
             tries += 1
             start = time.perf_counter()
             answer = call()
-            if tries > 1 or self._server.connections > self._connections or time.monotonic() > self._next_check:
+            connections = self._server.client.connections
+            if tries > 1 or connections > self._connections or time.monotonic() > self._next_check:
                 # A server that was restarted may have another model; its values would be mixed with the old ones.
                 self._check_model()
             return answer, time.perf_counter() - start
@@ -126,12 +127,12 @@ class TokenClient:
         return answer
 
     def _check_model(self) -> None:
-        connections = self._server.connections
+        connections = self._server.client.connections
         if not same_model(self._probe_values, self._probe()):
             raise MemberError(
                 "the server has another model or numeric type than at the start; start the run again", of=self.name
             )
-        self._connections = max(connections, self._server.connections)
+        self._connections = max(connections, self._server.client.connections)
         self._next_check = time.monotonic() + _CHECK_S
 
     def _probe(self) -> list[Logprobs]:

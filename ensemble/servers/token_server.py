@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -56,21 +55,8 @@ class TokenServer(ABC):
     """Where its requests go, below the server's root."""
 
     def __init__(self, client: ServerClient, limits: ServerLimits) -> None:
-        self._client, self.limits = client, limits
+        self.client, self.limits = client, limits
         self._path = client.root + self.path
-
-    @property
-    def connections(self) -> int:
-        """Connections opened so far: a new one may lead to a server that was restarted with another model."""
-        return self._client.connections
-
-    def start(self, call: Callable[[], T]) -> Future[T]:
-        """See :meth:`ensemble.servers.client.ServerClient.start`."""
-        return self._client.start(call)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
 
     @abstractmethod
     def write(self, contexts: Sequence[Ids], max_tokens: int, k: int) -> list[list[NextToken]]:
@@ -87,15 +73,15 @@ class TokenServer(ABC):
     def tokenize(self, text: str) -> list[int] | None:
         """The server's own ids of a text, without special tokens around it; None if it does not tell them."""
         body = {"prompt": text, "add_special_tokens": False}
-        path = self._client.root + "/tokenize"
-        answer = given(lambda: self._client.post(path, body), (404, 405))
+        path = self.client.root + "/tokenize"
+        answer = given(lambda: self.client.post(path, body), (404, 405))
         if answer is None:  # older versions
             return None
-        return list(self._client.checked(Tokenized, path, answer).tokens)
+        return list(self.client.checked(Tokenized, path, answer).tokens)
 
     def _invalid(self, reason: str) -> ServerError:
         """The error for an answer; the reason continues the sentence "the answer ..."."""
-        return self._client.invalid_answer(self._path, reason)
+        return self.client.invalid_answer(self._path, reason)
 
     def _next_token(self, token: int, logprob: float, top: Logprobs, k: int) -> NextToken:
         """One token of an answer, which may be missing in ``top`` (k ids) where others are as likely."""

@@ -80,8 +80,8 @@ class VllmServer(TokenServer):
         return entry.logprob
 
     def _choices(self, contexts: Sequence[Ids], **fields: object) -> list[VllmChoice]:
-        answer = self._client.post(_PATH, {**_GREEDY, **fields, "prompt": [list(context) for context in contexts]})
-        read = self._client.checked(VllmAnswer, _PATH, answer)
+        answer = self.client.post(_PATH, {**_GREEDY, **fields, "prompt": [list(context) for context in contexts]})
+        read = self.client.checked(VllmAnswer, _PATH, answer)
         choices = sorted(read.choices, key=lambda choice: choice.index)
         if [choice.index for choice in choices] != list(range(len(contexts))):
             raise self._invalid(f"does not have {len(contexts)} choices with their index")

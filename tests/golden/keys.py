@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from advisor.models.job import question_key
 from advisor.models.profiler import Profiler
@@ -15,6 +16,7 @@ from advisor.models.server_identity import ServerIdentity
 from advisor.options.new_run import SelectOptions
 from advisor.progress import Progress
 from ensemble import Ensemble
+from ensemble.models.memory import Processor
 from tests.ggufs import write_gguf
 from tests.running_server import serving
 from tests.servers import COMMIT, as_json, into_hub_cache, models, raw_server
@@ -62,7 +64,9 @@ def all_keys(work: Path) -> dict[str, Any]:
     save_member(work / "tiny", model, byte_tokenizer())
     save_member(work / "translator", tiny_translator(nllb_tokenizer(), arch="m2m_100"), nllb_tokenizer())
     local = str(DEMO / "terse-llama")
-    with raw_server() as raw, serving(Ensemble.from_pretrained([str(work / "tiny")])) as tokens:
+    # Processors with units for 16 bits compute in them, and the keys say so.
+    plain = patch("ensemble.models.memory.this_processor", lambda: Processor(frozenset(), 2**35))
+    with plain, raw_server() as raw, serving(Ensemble.from_pretrained([str(work / "tiny")])) as tokens:
         said = as_json({"choices": [{"text": "Hi", "message": {"content": "Hi"}, "finish_reason": "stop"}]})
         raw.answer = lambda path, _: models("ada") if path.endswith("/models") else said
         lines = [f"{local} {options}" for options in LOADED + ROUNDED]
