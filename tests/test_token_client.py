@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_drafting import tables
+from test_drafting import drafter
 
 from ensemble.common.background import in_background
 from ensemble.decode.settings import MAX_DRAFT_TOKENS
 from ensemble.errors import MemberError
-from ensemble.runtime.draft import Drafter, DraftMode, TextDrafts
+from ensemble.runtime.draft import DraftMode, TextDrafts
 from ensemble.servers.client import ServerError
 from ensemble.servers.token_client import TokenClient, is_half, same_model
 from ensemble.servers.token_server import Ids, Logprobs, NextToken, ServerLimits
@@ -165,7 +165,7 @@ def paced(
     seconds: Callable[[DraftMode, int], float], accepts: Callable[[DraftMode, int], int], steps: int = 300
 ) -> tuple[DraftMode, int]:
     """The way and the length of most of the last steps, each of which takes some seconds and accepts some tokens."""
-    drafting, text = Drafter(tables(), MAX_DRAFT_TOKENS, ways=("ahead", "check", "plain")), TextDrafts()
+    drafting, text = drafter("ahead", "check", "plain"), TextDrafts()
     made: list[tuple[DraftMode, int]] = []
     for _ in range(steps):
         way, (n,) = drafting.plan([text], [MAX_DRAFT_TOKENS])
