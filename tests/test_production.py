@@ -346,9 +346,8 @@ def test_draws_are_a_whole_number_that_a_server_can_write_and_routes_lead_to_mem
 # --- Export ---
 
 
-@pytest.mark.parametrize("name", ["vote", "single"])
-def test_an_exported_strategy_takes_the_same_responses(run: Place, name: str) -> None:
-    wanted = next(each for each in run.json()["strategies"] if each["strategy"] == name)
+def test_an_exported_strategy_takes_the_same_responses(run: Place) -> None:
+    wanted = next(each for each in run.json()["strategies"] if each["strategy"] == "single")
     result = run.json()
     result["advice"]["recommendation"] |= wanted
     write(run, result)
@@ -358,9 +357,8 @@ def test_an_exported_strategy_takes_the_same_responses(run: Place, name: str) ->
     card = (run.folder / "out" / "README.md").read_text(encoding="utf-8").replace("\\", "")
     assert "This folder has: " in card and "24 held-out questions" in card
     prompt = run.samples("held_out")[0]["prompt"]
-    there, here = (run.advisor("run", folder, prompt, "--raw", "--trace") for folder in ("out", "run"))
+    there, here = (run.advisor("run", folder, prompt, "--raw") for folder in ("out", "run"))
     assert (there.status, there.out) == (0, here.out)
-    assert name == "single" or (there.err == here.err and "the response is that of " in there.err)
 
 
 def test_a_folder_is_an_ensemble_or_a_strategy_and_never_both(run: Place) -> None:
@@ -449,7 +447,7 @@ def test_ctrl_c_ends_a_vote_without_complaints(run: Place, monkeypatch: pytest.M
     monkeypatch.setattr(LoadedModels, "ensemble", stop)
     with pytest.raises(KeyboardInterrupt):
         answer_prompt(planned(run), PROMPT, Settings())
-    gc.collect()
+    gc.collect(1)
     assert caplog.text == ""
 
 

@@ -56,7 +56,7 @@ def tiny_folder(parent: Path, number: int = 0) -> Path:
     tokenizer = tokenizer_named(name)
     # Sure enough of itself that it drafts.
     return save_member(
-        parent / f"model{number}", tiny_model(tokenizer, seed=number, arch=arch, layers=2, sharpness=6.0), tokenizer
+        parent / f"model{number}", tiny_model(tokenizer, seed=number, arch=arch, sharpness=6.0), tokenizer
     )
 
 

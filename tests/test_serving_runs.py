@@ -23,10 +23,10 @@ pytest_plugins = ["pools"]
 POOLS = {"local": ("alpha", "beta", "gamma"), "servers": tuple(SKIPS), "mixed": ("alpha", "ada", "bob")}
 KINDS = {
     "local": ("single", "set", "vote"),
-    "servers": ("single", "vote", "fusion"),
-    "mixed": ("vote", "group_router", "fusion"),
+    "servers": ("single", "fusion"),
+    "mixed": ("vote", "group_router"),
 }
-"""Each kind of strategy, and each kind of models with a vote; each case starts a server."""
+"""Each kind of strategy, and a vote with models of both places; each case starts a server."""
 
 
 @pytest.fixture(scope="module")
