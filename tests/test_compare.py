@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from logs import write_lines
 from report_browser import browser, open_report, prefer, resize
 from scipy import stats
 
@@ -367,8 +368,7 @@ def write_log(path: Path, models: dict[str, Sequence[float]], **fields: Callable
         }
         for number in range(n)
     ]
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
-    return path.name
+    return write_lines(path, lines).name
 
 
 def compared(place: Place, *arguments: str) -> dict[str, Any]:
@@ -571,7 +571,7 @@ def test_names_cannot_add_markup_to_the_page(place: Place) -> None:
 def test_logs_without_a_common_question_are_counted(place: Place) -> None:
     write_log(place.folder / "a.jsonl", {"a": [1, 0, 1]})
     lines = [{"id": f"q{n}", "question": "?", "reference": "1", "models": {"b": ["x", 1, 1]}} for n in range(5)]
-    (place.folder / "b.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    write_lines(place.folder / "b.jsonl", lines)
     line = place.refused("compare", "a.jsonl", "b.jsonl")
     assert "no question is in all of them" in line
     assert "a.jsonl (3), b.jsonl (5)" in line

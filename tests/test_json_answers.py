@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from logs import write_lines
 from report_fixture import page_of, write_run, write_samples
 from test_serving_strategies import serving, three, usage
 
@@ -31,12 +32,8 @@ def write_log(path: Path, numbers: Sequence[int] = range(120)) -> None:
             given = {**right, **({FIELDS[place]: f"wrong {model}"} if number >> place & 1 else {})}
             text = BROKEN if number % 20 == place else f"So: {json.dumps(given)}"
             line = {"id": number, "question": f"q{number}", "reference": json.dumps(right), "model": model}
-            lines.append(json.dumps({**line, "response": text}) + "\n")
-    path.write_text("".join(lines), encoding="utf-8")
-
-
-def samples_of(folder: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(folder, "samples.jsonl").read_text(encoding="utf-8").splitlines()]
+            lines.append({**line, "response": text})
+    write_lines(path, lines)
 
 
 @pytest.fixture
@@ -47,7 +44,7 @@ def log(place: Place) -> Place:
 
 def test_samples_and_report_say_where_a_response_is_no_json(log: Place) -> None:
     assert log.advisor("select", "--logs", "log.jsonl", "--metric", "json", "--out", "run").status == 0
-    responses = [each for sample in samples_of("run") for each in sample["responses"].values()]
+    responses = [each for sample in log.samples() for each in sample["responses"].values()]
     problem = "Expecting value: line 2 column 9 (char 22)"
     assert {each.get("problem") for each in responses if each["text"] == BROKEN} == {problem}
     assert all("problem" not in each for each in responses if each["text"] != BROKEN)

@@ -12,7 +12,7 @@ import pytest
 from pools import Place, shared_place
 from report_fixture import read
 from servers import Answer, Raw, completion, models, raw_server
-from test_judge import PAIRWISE, QUESTIONS, SINGLE, accuracies, asked, line, longer, prepare, result, serve
+from test_judge import PAIRWISE, QUESTIONS, SINGLE, accuracies, asked, line, longer, prepare, serve
 
 from reports.page import section_values
 
@@ -31,11 +31,6 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespa
         yield SimpleNamespace(place=place, raw=raw, err=ran.err, prompts=asked(raw))
 
 
-def judged(place: Place) -> dict[str, Any]:
-    found: dict[str, Any] = result(place)["judge"]
-    return found
-
-
 def page(place: Place) -> str:
     return (place.folder / "run" / "report.html").read_text(encoding="utf-8")
 
@@ -48,7 +43,7 @@ def test_a_win_share_is_the_mean_over_all_opponents_in_both_orders(compared: Sim
 
 
 def test_comparisons_have_figures_in_the_result_on_the_terminal_and_in_the_report(compared: SimpleNamespace) -> None:
-    found = judged(compared.place)
+    found = compared.place.json()["judge"]
     assert (found["mode"], found["judges"]) == ("pairwise", ["judge", "second"])
     assert [(each["split"], each["verdicts"]) for each in found["splits"]] == [("dev", 36), ("held_out", 36)]
     last = found["splits"][-1]
@@ -84,8 +79,8 @@ def test_a_judge_that_prefers_a_place_is_named_in_the_warnings(place: Place, raw
     serve(raw, judge=lambda _: "[[A]]")
     arguments = prepare(place, raw, PAIRWISE)
     assert place.advisor("select", *arguments, "--out", "run", "--quiet").status == 0
-    assert any("changes its verdict on 100% of" in each for each in result(place)["advice"]["warnings"])
-    split = judged(place)["splits"][-1]
+    assert any("changes its verdict on 100% of" in each for each in place.json()["advice"]["warnings"])
+    split = place.json()["judge"]["splits"][-1]
     assert split["first_wins"]["share"] == 100
     assert split["equal_first_wins"] > 95
     assert [each["win_rate"] for each in split["models"]] == pytest.approx([50, 50, 50])
@@ -104,7 +99,7 @@ def test_a_grade_is_the_share_of_the_scale_and_has_figures_in_the_result_and_in_
     ran = place.advisor("select", *arguments, "--judge", line(raw, "second"), "--out", "run")
     assert ran.status == 0
     assert accuracies(place) == pytest.approx({"short": 0, "medium": 100 / 3, "longest": 100})
-    found = result(place)
+    found = place.json()
     assert re.search(r"\|judge:judge@[0-9a-f]{12}$", found["task"]["signature"])
     assert list(found["provenance"]["judges"]) == ["judge", "second"]
     last = found["judge"]["splits"][-1]
@@ -141,7 +136,7 @@ def test_a_router_is_compared_directly_with_the_best_single_model(place: Place, 
     arguments = ("--pool", "models.txt", "--task", "task.yaml", "--judge", line(raw, "judge"), "--max-gap", "100")
     ran = place.advisor("select", *arguments, "--out", "run")
     assert ran.status == 0
-    (found,) = judged(place)["head_to_head"]
+    (found,) = place.json()["judge"]["head_to_head"]
     assert (found["strategy"], found["rival"]) == ("group_router", "sums")
     # It wins all questions about cats, and has the response of the other model to the rest, which is a tie.
     about_cats = sum("cat" in each["prompt"] for each in place.samples("held_out"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from pathlib import Path
@@ -10,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from logs import write_lines
 from pools import Place, shared_place
 from report_fixture import data_of
 
@@ -18,23 +18,23 @@ pytest_plugins = ["pools"]
 SKILLS = {"large": 0.75, "medium": 0.72, "small": 0.7, "weak": 0.02}
 
 
-def write_pool(path: Path, *, lengths: bool, questions: int = 120) -> None:
-    """Write a pool of four models, three of which are about equally good."""
+def pool(*, lengths: bool) -> list[dict[str, Any]]:
+    """The lines of a pool of four models, three of which are about equally good."""
     chance = random.Random(3)
     lines = []
-    for number in range(questions):
+    for number in range(120):
         answers = {}
         for place, (name, skill) in enumerate(SKILLS.items()):
             right = chance.random() < skill
             length = 40 + 10 * place if lengths else None
             answers[name] = ["7" if right else f"-{place}", int(right), length]
         line = {"id": number, "question": f"{number} + 7 = ?", "group": "sums", "reference": "7", "models": answers}
-        lines.append(json.dumps(line) + "\n")
-    path.write_text("".join(lines), encoding="utf-8")
+        lines.append(line)
+    return lines
 
 
 def logs_run(place: Place, *, lengths: bool) -> SimpleNamespace:
-    write_pool(place.folder / "sums.jsonl", lengths=lengths)
+    write_lines(place.folder / "sums.jsonl", pool(lengths=lengths))
     ran = place.advisor("select", "--logs", "sums.jsonl", "--out", "run")
     assert ran.status == 0
     page = (place.folder / "run" / "report.html").read_text(encoding="utf-8")
@@ -126,12 +126,10 @@ def test_answers_without_a_text_are_shown_as_answers(logs: SimpleNamespace) -> N
 
 
 def test_groups_of_models_have_all_questions(place: Place) -> None:
-    write_pool(Path("sums.jsonl"), lengths=False)
-    lines = [json.loads(line) for line in Path("sums.jsonl").read_text(encoding="utf-8").splitlines()]
-    lines = [{**line, "group": "even" if line["id"] % 2 == 0 else "odd"} for line in lines]
-    Path("sums.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    lines = [{**line, "group": "even" if line["id"] % 2 == 0 else "odd"} for line in pool(lengths=False)]
+    write_lines(place.folder / "sums.jsonl", lines)
     assert place.advisor("select", "--logs", "sums.jsonl", "--out", "run").status == 0
-    result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
+    result = place.json()
     for model in result["single_models"]:
         right = [line["models"][model["model"]][1] for line in lines if line["group"] == "even"]
         found = model["groups"]["even"]

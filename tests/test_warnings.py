@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from logs import write_lines
 from test_advice import members
 
 from advisor.advice.doubts import (
@@ -273,9 +274,9 @@ def test_doubts_are_in_the_files_of_a_run_as_codes_figures_and_sentences(place: 
         }
         for n in range(240)
     ]
-    Path("log.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    write_lines(place.folder / "log.jsonl", lines)
     ran = place.advisor("select", "--logs", "log.jsonl", "--out", "run")
-    advice = json.loads(Path("run/result.json").read_text(encoding="utf-8"))["advice"]
+    advice = place.json()["advice"]
     doubt = next(each for each in advice["doubts"] if each["code"] == "broken_references")
     assert doubt["value"] == len(doubt["questions"]) > 5
     assert doubt["text"] in advice["warnings"]
@@ -300,7 +301,7 @@ def test_select_compare_and_check_warn_of_one_text_to_all_questions_of_a_log(pla
                 ("d", 5),
             )
         ]
-        place.write(f"{name}.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
+        write_lines(place.folder / f"{name}.jsonl", rows)
     log = ("--logs", "old.jsonl", "--metric", "number")
     assert place.advisor("select", *log, "--out", "run", "--quiet").status == 0
     warnings = " ".join(place.json("run/result.json")["advice"]["warnings"])
