@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,49 +100,6 @@ def test_data_that_is_no_task_is_refused(place: Place, data: str, message: str) 
 
 
 # --- Guesses ---
-
-
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        # No options: the columns A and B are something else.
-        (
-            [["question", "A", "B", "answer"], ["a?", "x", "y", "Rome"], ["b?", "x", "y", "Lima"]],
-            {"metric": "exact_match"},
-        ),
-        (
-            [
-                ["passage_id", "passage", "question", "answer"],
-                *([n // 2, f"P {n // 2}", f"{n}?", "x y"] for n in range(8)),
-            ],
-            {"cluster": "{{passage_id}}", "prompt": "{{passage}}\n\nQuestion: {{question}}\nAnswer:"},
-        ),
-        (
-            [["Frage hier", "Lösung"], ["Was ist das?", "ja"], ["Wer ist das?", "nein"]],
-            {"prompt": "Frage: {{Frage_hier}}\nAntwort:", "reference": "{{Lösung}}"},
-        ),
-        (
-            [["question", "answer", "split"], *([f"{n}?", n, "train" if n < 4 else "test"] for n in range(8))],
-            {
-                "data": {
-                    "dev": "questions.csv",
-                    "held_out": "questions.csv",
-                    "where": {"dev": "{{split == 'train'}}", "held_out": "{{split == 'test'}}"},
-                }
-            },
-        ),
-    ],
-)
-def test_what_columns_mean_is_guessed(place: Place, rows: list[list[Any]], expected: dict[str, Any]) -> None:
-    place.write("questions.csv", table(*rows))
-    keys = written(place, "questions.csv")
-    assert {key: keys.get(key) for key in expected} == expected
-
-
-def test_a_key_of_an_object_is_a_column_too(place: Place) -> None:
-    answers = {"text": ["x", "y"], "answer_start": [1]}
-    place.write("q.jsonl", "".join(f"{json.dumps({'question': f'{n}?', 'answers': answers})}\n" for n in range(4)))
-    assert written(place, "q.jsonl")["reference"] == "{{answers.text}}"
 
 
 @needs_data

@@ -305,16 +305,6 @@ def test_the_boxed_answer_of_a_solution_is_compared(place: Place, form: str) -> 
         assert [task.score(example, BOXED[form](other)[0]).value for other in (n, n + 1)] == [1.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("question", "before", "after"),
-    [("Frage", "Frage: ", "\nAntwort:"), ("pregunta", "Pregunta: ", "\nRespuesta:"), ("q", "Question: ", "\nAnswer:")],
-)
-def test_the_prompt_speaks_the_language_of_the_columns(place: Place, question: str, before: str, after: str) -> None:
-    rows = [{question: f"{n}, {n}, {n}?", "answer": f"Ort {n}"} for n in range(6)]
-    prompt = drafted(place, table(rows))[0].examples[0].prompt
-    assert prompt.startswith(before) and prompt.endswith(after)
-
-
 @pytest.mark.parametrize("write", [lines, table])
 def test_true_and_false_are_answers_of_yes_and_no(place: Place, write: Callable[[Rows], str]) -> None:
     task, _ = drafted(place, write(rows_of(lambda n: {"answer": n % 2 == 0})))

@@ -81,17 +81,7 @@ def test_every_example_of_the_table_of_rules_is_read_as_it_says() -> None:
         assert read_as.get(right.strip(), f"`{answer}`" == right.strip()), response
 
 
-@pytest.mark.parametrize(
-    ("number", "other"),
-    [
-        ("1/3", "0.333"),
-        ("1e400", "1"),
-        ("5/0", "5"),
-        ("9" * 5000 + "/7", "7"),
-        ("9^99999", "9"),
-        ("1e" + "9" * 5000, "1"),
-    ],
-)
+@pytest.mark.parametrize(("number", "other"), [("9" * 5000 + "/7", "7"), ("1e" + "9" * 5000, "1")])
 def test_a_number_that_cannot_be_computed_equals_no_other(number: str, other: str) -> None:
     assert score("number", number, other) == 0
 
