@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from pools import LENIENT
 
 from advisor import SelectResult, select
 from ensemble.errors import InputError
@@ -79,10 +81,10 @@ def test_tables_recommendation_and_plot_are_those_of_the_result(run: SelectResul
     assert sorted(points.get_xdata()) == sorted(each["accuracy"] for each in run.json["strategies"])
 
 
-def test_a_notebook_shows_the_result_as_text_and_not_as_markup(place: Place, models: Path) -> None:
-    place.task()
-    place.pool(f"{models / 'alpha'} name=<b>alpha</b>", str(models / "beta"))
-    shown = again(place)._repr_html_()
+def test_a_notebook_shows_the_result_as_text_and_not_as_markup(run: SelectResult, tmp_path: Path) -> None:
+    result = (run.folder / "result.json").read_text(encoding="utf-8")
+    (tmp_path / "result.json").write_text(result.replace('"alpha"', '"<b>alpha</b>"'), encoding="utf-8")
+    shown = SelectResult(tmp_path)._repr_html_()
     assert "&lt;b&gt;alpha&lt;/b&gt;" in shown and "<b>alpha" not in shown
 
 
@@ -107,22 +109,24 @@ def test_a_rerun_keeps_the_date_of_the_same_result(place: Place, models: Path) -
         assert (first in path.read_text(encoding="utf-8")) == is_kept
 
 
-def test_a_run_with_other_settings_or_models_is_replaced_by_force_only(place: Place, models: Path) -> None:
+def test_a_run_with_other_settings_or_models_is_replaced_by_force_only(
+    place: Place, models: Path, finished: SimpleNamespace
+) -> None:
     place.job(models)
-    place.advisor(*SELECT)
+    shutil.copytree(finished.run, place.folder / "runs" / "sums")
     before = (place.folder / "runs" / "sums" / "result.json").read_bytes()
-    refused = place.advisor(*SELECT, "--limit", "4", "--no-verify")
+    refused = place.advisor(*SELECT, *LENIENT, "--limit", "4", "--no-verify")
     assert (refused.status, refused.line) == (
         2,
         "advisor: --out runs/sums: it has a run with other settings (--limit was not given, and is 4; --no-verify was "
         "not given, and is given); give another --out, or --force to replace it",
     )
     assert (place.folder / "runs" / "sums" / "result.json").read_bytes() == before
-    assert place.advisor(*SELECT, "--limit", "4", "--force").status == 0
+    assert place.advisor(*SELECT, "--limit", "4", "--no-verify", "--force").status == 0
     assert SelectResult(place.folder / "runs" / "sums").json["task"]["n"] == 4
     place.pool(str(models / "alpha"), f"{models / 'beta'} thinking_budget=0")
     says = "models was alpha, beta, gamma, and is alpha, beta thinking_budget=0"
-    assert says in place.advisor(*SELECT, "--limit", "4").line
+    assert says in place.advisor(*SELECT, "--limit", "4", "--no-verify").line
 
 
 @pytest.mark.parametrize("content", ['{"provenance": {}}', '{"provenance": {"settings": 3}}', "[", "{}"])

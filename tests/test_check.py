@@ -84,14 +84,6 @@ def test_the_expected_gain_is_shown_with_as_many_questions_as_the_check_names() 
     assert 0.6 < shown < 0.95
 
 
-@pytest.mark.parametrize(
-    ("now", "verdict"), [((60, 50, 69), "worse"), ((80, 76, 84), "equal"), ((75, 60, 85), "unclear")]
-)
-def test_a_single_model_is_judged_by_its_accuracy_in_the_run(now: tuple[float, float, float], verdict: str) -> None:
-    found = judge_accuracy(now[0], now[1:], 80, (75, 84), 100)
-    assert found.verdict == verdict
-
-
 def test_no_number_of_questions_makes_up_for_a_run_that_had_few() -> None:
     found = judge_accuracy(80, (78, 82), 80, (60, 95), 5000)
     assert (found.verdict, found.questions) == ("unclear", None)

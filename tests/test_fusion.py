@@ -193,7 +193,10 @@ def test_fusion_stands_beside_other_methods_in_an_evaluation_and_is_stored(
         found: dict[str, Any] = json.loads(ran.out)["methods"][0]
         return found
 
+    made, make = list[str](), fuse.make
+    monkeypatch.setattr(fuse, "make", lambda options: made.append("once") or make(options))
     found = evaluated()
+    assert made == ["once"]
     assert (found["method"], found["left_out"], found["level"]) == ("fuse", None, "response")
     assert found["accuracy"] is not None
 

@@ -28,7 +28,7 @@ from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 from reports.tables import leaderboard
 
 if TYPE_CHECKING:
-    from pools import Place
+    from pools import Place, Prepare
 
 
 pytest_plugins = ["pools"]
@@ -178,10 +178,21 @@ def test_a_second_run_loads_no_model_and_writes_the_same_bytes(
 # --- What is written ---
 
 
-def test_choices_and_groups_have_figures_of_their_own(place: Place, models: Path) -> None:
-    records = [{"question": f"{n}?", "answer": "AB"[n % 2], "part": "xxy"[n % 3]} for n in range(12)]
-    place.task(records, metric="choice", choices=["yes", "no no"], group="{{part}}")
-    result = run(place, models, "alpha beta")
+@pytest.fixture
+def choosing(place: Place, models: Path, prepare: Prepare, drawings: None) -> Place:
+    """A place with the run of a task whose questions have options of two lengths, in two groups."""
+
+    def make() -> None:
+        records = [{"question": f"{n}?", "answer": "AB"[n % 2], "part": "xxy"[n % 3]} for n in range(12)]
+        place.task(records, metric="choice", choices=["no", "a long text"], group="{{part}}")
+        run(place, models, "alpha beta", "--max-length-ratio", "2")
+
+    prepare("choosing", place, make)
+    return place
+
+
+def test_choices_and_groups_have_figures_of_their_own(choosing: Place) -> None:
+    result = choosing.json()
     for found in (*result["candidates"], result["ensemble"], *result["ensemble"]["members"]):
         groups = found["groups"]
         assert {name: group["n"] for name, group in groups.items()} == {"x": 4, "y": 2}
@@ -193,17 +204,14 @@ def test_choices_and_groups_have_figures_of_their_own(place: Place, models: Path
         assert 0 <= found["accuracy_bytes"] <= 100
 
 
-@pytest.mark.usefixtures("drawings")
-def test_the_lengths_of_options_are_not_the_models(place: Place, models: Path) -> None:
-    records = [{"question": f"{n}?", "answer": "AB"[n % 2]} for n in range(12)]
-    place.task(records, metric="choice", choices=["no", "a long text"])
-    result = run(place, models, "alpha beta", "--max-length-ratio", "2")
+def test_the_lengths_of_options_are_not_the_models(choosing: Place) -> None:
+    result = choosing.json()
     primary, second = result["candidates"]
     assert (primary["mean_length"], second["mean_length"]) == (None, None)
     assert second["status"] == "selected"
     assert "the length rule was not checked, as the task has options to choose from" in second["reason"]
     assert [pair["length_ratio"] for pair in result["pairs"]] == [None]
-    responses = [answer for line in place.samples() for answer in line["responses"].values()]
+    responses = [answer for line in choosing.samples() for answer in line["responses"].values()]
     assert {response["length"] for response in responses} == {None}
     assert all(response["text"] for response in responses)
     page = Path("run", "report.html").read_text(encoding="utf-8")

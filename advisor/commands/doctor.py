@@ -18,7 +18,6 @@ from advisor.jobs.dry_run import (
     model_line,
     plan_model,
     plan_together,
-    problem_lines,
     problem_of,
     set_summary,
     tokens_written,
@@ -84,7 +83,7 @@ def doctor(options: DoctorOptions) -> None:
         lines = [*machine_lines(found), *map(model_line, plans), *set_summary(together)]
         lines += [f"placed       {placed}"] if placed else []
         lines += [f"download     {memory(download)}, {memory(disk['free'])} of disk free"] if download else []
-        for line in (*lines, *problem_lines(problems)):
+        for line in (*lines, *(f"problem      {problem}" for problem in problems)):
             print(visible(line))
     if of_models or problems:
         raise typer.Exit(1)

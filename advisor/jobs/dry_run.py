@@ -549,11 +549,5 @@ def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
         whose = join(["single models", *strategies, *(["judges"] if total["judging"] else [])])
         yield f"price        at most {price(total['price'])} for {whose}"
     said = {model["problem"] for _, model in asked}
-    yield from problem_lines([problem for problem in plan["problems"] if problem not in said])
+    yield from (visible(f"problem      {problem}") for problem in plan["problems"] if problem not in said)
     yield "Nothing was run or written."
-
-
-def problem_lines(problems: Sequence[str]) -> Iterator[str]:
-    """What keeps a run from working, one line each, besides what the models' own lines say."""
-    for problem in problems:
-        yield visible(f"problem      {problem}")
