@@ -1,6 +1,7 @@
 """A run folder such as `advisor select` writes, made up: six candidates, 300 dev and 100 held-out sums, seeded.
 
-Its result.json is recorded (data/report_result.json); its samples.jsonl may have more or fewer questions.
+Its result.json, an evaluation.json and figures of judges are recorded (data/report_*.json); its samples.jsonl may have
+more or fewer questions.
 """
 
 from __future__ import annotations
@@ -10,16 +11,11 @@ import random
 import re
 from collections.abc import Sequence
 from html.parser import HTMLParser
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-from advisor.judge.prompts import Grade, Match
-from advisor.judge.summary import head_to_head, summarize_grades, summarize_matches
-from advisor.run.figures import JudgedSplit
 from advisor.run.folder import Run
 from advisor.strategies.schema import strategy_of
-from ensemble.common import schema
 from reports import write_report
 from reports.report_data import ReportData, report_data
 
@@ -102,50 +98,6 @@ def text_of(page: str) -> str:
     return " ".join(" ".join(parser.words).split())
 
 
-def make_evaluation(result: dict[str, Any]) -> dict[str, Any]:
-    """Make evaluation.json of the set of a result.json: two methods, one that was left out, and the control."""
-    run = result["ensemble"]
-    members = [
-        {key: member[key] for key in ("model", "accuracy", "accuracy_ci", "mean_length", "peak_memory")}
-        | {"ms_per_token": 0.5 + place, "seconds_per_question": 0.1}
-        for place, member in enumerate(run["members"])
-    ]
-    figures = {key: run[key] for key in ("accuracy", "accuracy_ci", "gained", "lost")}
-    figures |= {key: run[key] for key in ("difference", "difference_ci", "p_two_sided")}
-    left_out = {**dict.fromkeys(figures), "left_out": "method average: it needs one vocabulary"}
-    methods = [
-        _entry("unite", "token", **figures, p_adjusted=0.0312, handled_per_step=23.7),
-        _entry("gac-threshold", "token", **figures, p_adjusted=0.5, share_ensembled=0.073, handled_per_step=2400.2),
-        _entry("average", "token", **left_out, ms_per_token=None, share_ensembled=None, peak_memory=None),
-        _entry("voting", "response", **figures, p_adjusted=0.75, ms_per_token=1234.5, share_ensembled=None),
-        _entry("self-consistency", "control", **figures, share_ensembled=None),
-    ]
-    return {
-        "schema_version": 2,
-        "task": "word_problems",
-        "metric": "number",
-        "split": "held_out",
-        "n": run["n"],
-        "signature": "task:word_problems|split:held_out|n:100|shots:0|seed:0|prompt:9f2c1ab0|version:0.1.0",
-        "k": 10,
-        "best_single_model": run["best_single_model"],
-        "members": members,
-        "methods": methods,
-        "provenance": {"command": "advisor evaluate runs/demo --task word_problems --methods unite,voting"},
-    }
-
-
-def _entry(method: str, level: str, **figures: Any) -> dict[str, Any]:
-    usual = {
-        "left_out": None,
-        "p_adjusted": None,
-        "ms_per_token": 2.04,
-        "seconds_per_question": 0.1,
-        "share_ensembled": 1.0,
-    }
-    return {"method": method, "level": level, **usual, "handled_per_step": None, "peak_memory": 701_000_000, **figures}
-
-
 def make_samples(dev: int = 300, held_out: int = 100, seed: int = 5) -> list[dict[str, Any]]:
     """Make the lines of samples.jsonl."""
     chance = random.Random(seed)
@@ -153,10 +105,19 @@ def make_samples(dev: int = 300, held_out: int = 100, seed: int = 5) -> list[dic
     return [_sample(chance, split, index) for split, index in plan]
 
 
+def recorded(name: str) -> Any:
+    """A recorded file of the report's tests."""
+    return json.loads((Path(__file__).parent / "data" / f"report_{name}.json").read_text(encoding="utf-8"))
+
+
 def make_result() -> dict[str, Any]:
-    """The result.json of the run, as recorded."""
-    result: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "report_result.json").read_text("utf-8"))
-    return result
+    """The result.json of the run."""
+    return dict(recorded("result"))
+
+
+def make_evaluation() -> dict[str, Any]:
+    """The evaluation.json of the run's set: methods of each kind, one that was left out, and the control."""
+    return dict(recorded("evaluation"))
 
 
 def _sample(chance: random.Random, split: str, index: int) -> dict[str, Any]:
@@ -265,19 +226,5 @@ def recommend(strategies: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 def make_judges() -> tuple[dict[str, Any], dict[str, Any]]:
     """``judge`` of a file: of a judge that compares responses, and of one that grades them; each has a second one."""
-    chance = random.Random(0)
-    questions, models = [str(n) for n in range(5)], [*CANDIDATES][:3]
-    pairs = [Match(q, *names, chance.choice((0.0, 0.5, 1.0))) for q in questions for names in permutations(models, 2)]
-    others = [each._replace(score=chance.choice((0.0, 1.0, None))) for each in pairs]
-    grades = [[Grade(q, model, chance.random()) for q in questions for model in models] for _ in range(2)]
-    lengths = {(q, model): chance.randrange(100) for q in questions for model in models}
-    found = head_to_head(pairs, dict.fromkeys(questions, models[1]), models[0]) or {}
-    met = {"strategy": "vote", "members": models, "rival": models[0], **found}
-    figures = summarize_matches([pairs, others], pairs[:1], lengths)
-    compared = schema.written(JudgedSplit(split="held_out", calls=30, **figures))
-    graded = {"split": "held_out", "calls": 15, **summarize_grades(grades, lengths, 0.1)}
-    names = ["judge", "second judge"]
-    return (
-        {"mode": "pairwise", "judges": names, "splits": [compared | {"split": "dev"}, compared], "head_to_head": [met]},
-        {"mode": "single", "judges": names, "splits": [graded], "head_to_head": []},
-    )
+    compared, graded = recorded("judges")
+    return compared, graded

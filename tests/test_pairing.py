@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -21,13 +20,10 @@ from tiny import byte_tokenizer, load_tokenizer, real_tokenizers, unigram_tokeni
 
 from advisor.advice import pairs
 from advisor.advice.pairs import Hashes, decoded, encoded, hashes_of, kappas, vocabularies, vocabulary_overlaps
-from advisor.models.pool_file import read_pool
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import RunConfig
-from advisor.options.new_run import SelectOptions
 from advisor.progress import Progress
-from advisor.tasks import load_task
 from ensemble.errors import UniteError
 from ensemble.vocabulary.token_bytes import Vocabulary
 
@@ -38,141 +34,94 @@ pytest_plugins = ["pools"]
 NAMES = ("alpha", "beta", "gamma")
 
 
-class Listener(Progress):
-    """Keeps the notes."""
+class Opened(NamedTuple):
+    """The candidates of a plan, whose tokenizers are read, with what is said of them."""
 
-    def __init__(self) -> None:
-        super().__init__(quiet=True)
-        self.said: list[str] = []
+    plan: RunConfig
+    profiler: Profiler
+    store: ResponseCache
+    said: list[str]
+    progress: Progress
 
-    def say(self, text: str) -> None:
-        self.said.append(text)
+    def read(self, names: Sequence[str] = NAMES) -> dict[str, Hashes]:
+        return vocabularies(names, self.profiler, self.store, self.progress)
 
 
 @pytest.fixture
-def plan(place: Place, models: Path) -> RunConfig:
+def opened(place: Place, models: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
     place.job(models)
-    dev = load_task("task.yaml")
-    return RunConfig(
-        options=SelectOptions(max_gap=100, max_length_ratio=1e9),
-        candidates=read_pool("models.txt"),
-        dev=dev,
-        held_out=None,
-        cache_dir=place.cache,
-        command="advisor select",
-    )
-
-
-@pytest.fixture
-def store(plan: RunConfig) -> Iterator[ResponseCache]:
-    with ResponseCache(plan.cache_dir) as opened:
-        yield opened
-
-
-@pytest.fixture
-def progress() -> Listener:
-    return Listener()
-
-
-@pytest.fixture
-def profiler(plan: RunConfig, store: ResponseCache, progress: Progress) -> Profiler:
-    return Profiler(plan, store, progress)
+    plan, progress, said = place.plan(verify=False), Progress(quiet=True), list[str]()
+    monkeypatch.setattr(progress, "say", said.append)
+    with ResponseCache(plan.cache_dir) as store:
+        yield Opened(plan, Profiler(plan, store, progress), store, said, progress)
 
 
 def texts(found: dict[str, Hashes]) -> dict[str, str]:
     return {name: encoded(hashes) for name, hashes in found.items()}
 
 
-def no_loading(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("a model was loaded")
+def refuse(*_: Any, **__: Any) -> None:
+    raise AssertionError("a model was loaded")
 
+
+def test_what_was_read_is_not_read_again(monkeypatch: pytest.MonkeyPatch, opened: Opened) -> None:
+    first = opened.read()
     monkeypatch.setattr("advisor.models.loaded_models.load_models", refuse)
     monkeypatch.setattr(pairs, "_vocabulary", refuse)
+    assert texts(opened.read()) == texts(first)
 
 
-def test_what_was_read_is_not_read_again(
-    monkeypatch: pytest.MonkeyPatch, profiler: Profiler, store: ResponseCache, progress: Listener
-) -> None:
-    first = vocabularies(NAMES, profiler, store, progress)
-    no_loading(monkeypatch)
-    assert texts(vocabularies(NAMES, profiler, store, progress)) == texts(first)
-
-
-@pytest.mark.parametrize("value", ["null", "[1]", "3", '"A"', "no JSON"])
-def test_a_value_that_cannot_be_read_is_measured_again(
-    value: str, plan: RunConfig, profiler: Profiler, store: ResponseCache, progress: Listener
-) -> None:
-    first = vocabularies(NAMES, profiler, store, progress)
-    with sqlite3.connect(plan.cache_dir / "responses.sqlite") as connection:
+@pytest.mark.parametrize("value", ["null", '"A"', "no JSON"])
+def test_a_value_that_cannot_be_read_is_measured_again(value: str, opened: Opened) -> None:
+    first = opened.read()
+    with sqlite3.connect(opened.plan.cache_dir / "responses.sqlite") as connection:
         connection.execute("UPDATE measured SET value = ?", (value,))
     connection.close()
-    assert texts(vocabularies(NAMES, profiler, store, progress)) == texts(first)
+    assert texts(opened.read()) == texts(first)
 
 
-def test_a_fault_of_the_store_is_not_the_tokenizers(
-    monkeypatch: pytest.MonkeyPatch, profiler: Profiler, store: ResponseCache, progress: Listener
-) -> None:
-
+def test_a_fault_of_the_store_is_not_the_tokenizers(monkeypatch: pytest.MonkeyPatch, opened: Opened) -> None:
     def keep(*_: object) -> None:
         raise UniteError("the disk is full")
 
     monkeypatch.setattr(ResponseCache, "keep", keep)
     with pytest.raises(UniteError, match="the disk is full"):
-        vocabularies(NAMES, profiler, store, progress)
+        opened.read()
 
 
-def test_a_tokenizer_is_looked_at_as_the_loaded_model_has_it(
-    profiler: Profiler, store: ResponseCache, progress: Listener
-) -> None:
-    found = vocabularies(NAMES, profiler, store, progress)
+def test_a_tokenizer_is_looked_at_as_the_loaded_model_has_it(opened: Opened) -> None:
+    found = opened.read()
     for name in NAMES:
-        [member] = profiler.load([name]).members
+        [member] = opened.profiler.load([name]).members
         assert (found[name] == hashes_of(member.vocabulary)).all()
 
 
 def test_models_of_one_tokenizer_have_it_read_once(
-    place: Place,
-    models: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    plan: RunConfig,
-    store: ResponseCache,
-    progress: Listener,
+    place: Place, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: Opened
 ) -> None:
-    copy = tmp_path / "fine-tune"
-    shutil.copytree(models / "alpha", copy)
-    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
-    (copy / "config.json").write_text(json.dumps({**config, "initializer_range": 0.5}), encoding="utf-8")
-    other = tmp_path / "resized"
-    shutil.copytree(models / "alpha", other)
-    (other / "config.json").write_text(
-        json.dumps({**config, "vocab_size": config["vocab_size"] - 64}), encoding="utf-8"
-    )
-    place.pool(str(models / "alpha"), str(copy), str(other))
-    all_three = dataclasses.replace(plan, candidates=read_pool("models.txt"))
+    config = json.loads((models / "alpha" / "config.json").read_text(encoding="utf-8"))
+    changes = {"fine-tune": {"initializer_range": 0.5}, "resized": {"vocab_size": config["vocab_size"] - 64}}
+    for name, change in changes.items():
+        shutil.copytree(models / "alpha", tmp_path / name)
+        (tmp_path / name / "config.json").write_text(json.dumps({**config, **change}), encoding="utf-8")
+    place.pool(str(models / "alpha"), *(str(tmp_path / name) for name in changes))
+    profiler = Profiler(place.plan(verify=False), opened.store, opened.progress)
     read: list[object] = []
     vocabulary = pairs._vocabulary
     monkeypatch.setattr(pairs, "_vocabulary", lambda *given: read.append(given) or vocabulary(*given))
-    found = vocabularies(["alpha", "fine-tune", "resized"], Profiler(all_three, store, progress), store, progress)
-    assert len(found) == 3
+    assert len(opened._replace(profiler=profiler).read(["alpha", *changes])) == 3
     assert len(read) == 2
 
 
-def test_a_tokenizer_that_cannot_be_read_is_said_and_left_out(
-    monkeypatch: pytest.MonkeyPatch, profiler: Profiler, store: ResponseCache, progress: Listener
-) -> None:
+def test_a_tokenizer_that_cannot_be_read_is_said_and_left_out(monkeypatch: pytest.MonkeyPatch, opened: Opened) -> None:
     def fail(*_: object) -> None:
         raise OSError("no such file")
 
     monkeypatch.setattr(pairs, "_vocabulary", fail)
-    assert vocabularies(["alpha"], profiler, store, progress) == {}
-    assert progress.said == [
+    assert opened.read(["alpha"]) == {}
+    assert opened.said == [
         "alpha: its tokenizer cannot be compared with the others' (no such file); the table of pairs leaves it out"
     ]
-
-
-# --- The measures ---
 
 
 # --- Kappa ---

@@ -376,7 +376,6 @@ _EMPTY = '{"schema_version": 2, "candidates": [], "selected": []}'
         (None, "nowhere: no such folder", "give a run folder"),
         ({}, "has no result.json", "give a run folder"),
         ({"result.json": '{\n"schema_version":\n}'}, "result.json:3: not JSON", "restore the file"),
-        ({"result.json": "{}"}, "result.json: schema_version is missing", "run `advisor select` again"),
         (
             {"result.json": '{"schema_version": 3}'},
             "result.json: schema_version should be 2",

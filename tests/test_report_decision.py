@@ -327,13 +327,13 @@ def with_methods(folder: Path, result: dict[str, Any], evaluation: dict[str, Any
 
 def test_there_is_a_section_where_methods_were_evaluated_and_only_there(tmp_path: Path, result: dict[str, Any]) -> None:
     assert HEADING not in written(tmp_path, result)
-    page = with_methods(tmp_path, result, make_evaluation(result))
+    page = with_methods(tmp_path, result, make_evaluation())
     assert HEADING in text_of(page) and '<a href="#methods">' in page
     assert "and evaluation.json. This file loads nothing" in text_of(page)
 
 
 def test_a_line_has_the_figures_of_its_method(tmp_path: Path, result: dict[str, Any]) -> None:
-    text = text_of(with_methods(tmp_path, result, make_evaluation(result)))
+    text = text_of(with_methods(tmp_path, result, make_evaluation()))
     section = text[text.index(HEADING) : text.index("Leaderboard", text.index(HEADING))]
     unite = section[section.index("unite tokens") : section.index("gac-threshold tokens")]
     run = result["ensemble"]
@@ -346,12 +346,12 @@ def test_a_line_has_the_figures_of_its_method(tmp_path: Path, result: dict[str, 
 
 
 def test_what_was_left_out_has_its_reason(tmp_path: Path, result: dict[str, Any]) -> None:
-    text = text_of(with_methods(tmp_path, result, make_evaluation(result)))
+    text = text_of(with_methods(tmp_path, result, make_evaluation()))
     assert "average Left out: method average: it needs one vocabulary. tokens – –" in text
 
 
 def test_the_methods_of_another_set_are_not_shown_as_this_ones(tmp_path: Path, result: dict[str, Any]) -> None:
-    evaluation = make_evaluation(result)
+    evaluation = make_evaluation()
     evaluation["members"][0]["model"] = "gone"
     text = text_of(with_methods(tmp_path, result, evaluation))
     assert "evaluation.json describes another set: gone," in text
@@ -363,12 +363,6 @@ def test_the_methods_of_another_set_are_not_shown_as_this_ones(tmp_path: Path, r
     [
         ('{"schema_version": 2,\n "methods": [', "evaluation.json:2: not JSON"),
         ("{}", "evaluation.json: schema_version is missing"),
-        ('{"schema_version": [1]}', "evaluation.json: schema_version should be 2"),
-        ('{"schema_version": 2, "methods": [{}]}', "evaluation.json: methods[0].method is missing"),
-        (
-            '{"schema_version": 2, "methods": [{"method": "a", "level": "token", "difference": "much"}]}',
-            "evaluation.json: methods[0].difference should be a number",
-        ),
         (
             '{"schema_version": 2, "methods": [{"method": "a", "level": "word"}]}',
             "evaluation.json: methods[0].level should be token, span, response or control",

@@ -29,7 +29,7 @@ Figures = dict[str, dict[str, Any]]
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> ReportData:
     folder = write_run(tmp_path_factory.mktemp("figures"))
-    return read(write_evaluation(folder, make_evaluation(make_result())))
+    return read(write_evaluation(folder, make_evaluation()))
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ from reports.sections import models
 
 SAMPLES = make_samples(dev=6, held_out=4)
 RESULT = make_result()
-EVALUATION = make_evaluation(RESULT)
+EVALUATION = make_evaluation()
 RESULT["judge"], EVALUATION["judge"] = make_judges()
 
 
