@@ -12,9 +12,10 @@ from typing import Literal, cast
 
 from ensemble.common.files import default_cache_dir
 from ensemble.common.grammar import Grammar
+from ensemble.common.text import check_text
 from ensemble.decode.decoder import Decoder, PromptDecoder, PromptMethod, make_drafter
 from ensemble.decode.sequences import Generation, Pieces
-from ensemble.decode.settings import Batch, Settings, check_text
+from ensemble.decode.settings import Batch, Settings
 from ensemble.decode.thinking import THINKING_DRAFT, Thinker, ThinkingDecoder
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import DEFAULT, check_members, get_method, get_module, make_options, plugins

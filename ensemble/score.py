@@ -22,7 +22,7 @@ from typing import TypeVar
 import torch
 from torch.nn.functional import cross_entropy
 
-from ensemble.decode.settings import check_text
+from ensemble.common.text import check_text
 from ensemble.errors import InputError, MemberError
 from ensemble.models.member import Member, step_device
 from ensemble.runtime.local_runner import LocalRunner, common_prefix

@@ -128,15 +128,16 @@ def half(dtype: str, **more: object) -> SimpleNamespace:
     ],
 )
 def test_auto_is_float32_where_the_processor_lacks_units_for_the_stored_type(
-    stored: str, features: set[str], chosen: str
+    monkeypatch: pytest.MonkeyPatch, stored: str, features: set[str], chosen: str
 ):
-    here = Processor(frozenset(features), 2**34)
-    assert usable_dtype("auto", half(stored), CPU, 1_000_000, here) == chosen
+    monkeypatch.setattr(memory, "this_processor", lambda: Processor(frozenset(features), 2**34))
+    assert usable_dtype("auto", half(stored), CPU, 1_000_000) == chosen
 
 
-def test_the_stored_type_stays_where_float32_takes_over_a_quarter_of_the_memory():
-    def chosen(memory: int, parameters: int) -> str:
-        return usable_dtype("auto", half("bfloat16"), CPU, parameters, Processor(frozenset(), memory))
+def test_the_stored_type_stays_where_float32_takes_over_a_quarter_of_the_memory(monkeypatch: pytest.MonkeyPatch):
+    def chosen(size: int, parameters: int) -> str:
+        monkeypatch.setattr(memory, "this_processor", lambda: Processor(frozenset(), size))
+        return usable_dtype("auto", half("bfloat16"), CPU, parameters)
 
     assert chosen(16_000, 1000) == "float32"
     assert chosen(15_999, 1000) == "auto"
@@ -144,11 +145,11 @@ def test_the_stored_type_stays_where_float32_takes_over_a_quarter_of_the_memory(
     assert chosen(16_000, 0) == "auto"
 
 
-def test_a_requested_type_quantised_weights_and_gpus_keep_their_type():
-    old = Processor(frozenset(), 2**40)
-    assert usable_dtype("bfloat16", half("bfloat16"), CPU, 10, old) == "bfloat16"
-    assert usable_dtype("auto", half("bfloat16", quantization_config={"quant_method": "gptq"}), CPU, 10, old) == "auto"
-    assert usable_dtype("auto", half("bfloat16"), torch.device("cuda"), 10, old) == "auto"
+def test_a_requested_type_quantised_weights_and_gpus_keep_their_type(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(memory, "this_processor", lambda: Processor(frozenset(), 2**40))
+    assert usable_dtype("bfloat16", half("bfloat16"), CPU, 10) == "bfloat16"
+    assert usable_dtype("auto", half("bfloat16", quantization_config={"quant_method": "gptq"}), CPU, 10) == "auto"
+    assert usable_dtype("auto", half("bfloat16"), torch.device("cuda"), 10) == "auto"
 
 
 @pytest.mark.parametrize(("features", "dtype"), [({"avx2"}, "float32"), ({"amx_bf16"}, "bfloat16")])

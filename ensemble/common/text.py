@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 
+from ensemble.errors import InputError
+
 UNKNOWN = "–"
 MINUS = "\u2212"
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -31,6 +33,17 @@ def visible(text: str, *, keep_lines: bool = False) -> str:
     if keep_lines:
         return _UNUSUAL_IN_LINES.sub(_spelt_match, text.replace("\r\n", "\n"))
     return _UNUSUAL.sub(_spelt_match, text)
+
+
+def check_text(what: str, text: str) -> None:
+    """Raise an InputError if a text has half of a surrogate pair, as JSON and arguments can have."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{what}: it is not Unicode text: character {error.start + 1} is half of a surrogate pair; write the whole "
+            "character"
+        ) from None
 
 
 def without_tokens(text: str, tokens: Sequence[str]) -> str:

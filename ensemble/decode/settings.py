@@ -6,21 +6,11 @@ import math
 from dataclasses import dataclass
 
 from ensemble.common.grammar import Grammar
+from ensemble.common.text import check_text
 from ensemble.errors import InputError
 
 MAX_DRAFT_TOKENS = 24
 """Tokens of the longest draft."""
-
-
-def check_text(what: str, text: str) -> None:
-    """Raise an InputError if a text has half of a surrogate pair, as JSON and arguments can have."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{what}: it is not Unicode text: character {error.start + 1} is half of a surrogate pair; write the whole "
-            "character"
-        ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ensemble.common.limits import limited_process
+from ensemble.common.text import check_text
 from ensemble.errors import InputError, PromptTooLongError, first_line
 from ensemble.models.choices import ChatTemplate
 from ensemble.models.encoder_decoder import EncoderDecoder, EncoderDecoderRunner, encoder_length
@@ -124,13 +125,13 @@ class Member(ABC):
             prompt = prompt.prompt if self.seq2seq is None else self.seq2seq.text(prompt)
         if isinstance(prompt, Dialogue):
             prompt = prompt.messages if self.uses_chat_template else prompt.text
-        if self.uses_chat_template or not isinstance(prompt, str):
-            messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-            ids = list(
-                self.tokenizer(self._encodable(self._templated(messages)), add_special_tokens=False)["input_ids"]
-            )
+        if isinstance(prompt, str) and not self.uses_chat_template:
+            text, adds_special = prompt, True
         else:
-            ids = list(self.tokenizer(self._encodable(prompt))["input_ids"])
+            messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+            text, adds_special = self._templated(messages), False
+        check_text("the prompt", text)
+        ids = list(self.tokenizer(text, add_special_tokens=adds_special)["input_ids"])
         if not ids:
             raise InputError("an empty prompt has no tokens to begin with; give it at least one", of=self.name)
         # On a GPU such an id ends the whole process, and on a CPU it is an IndexError without a name.
@@ -138,18 +139,6 @@ class Member(ABC):
             token = self.tokenizer.convert_ids_to_tokens(largest)
             raise InputError(f"the prompt has {token!r}, which the model has no embedding for", of=self.name)
         return ids if self.seq2seq is None else self.seq2seq.row(ids)
-
-    def _encodable(self, text: str) -> str:
-        """The same text, if it can be written as UTF-8, which tokenizers read."""
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"character {error.start + 1} of the prompt is U+{ord(text[error.start]):04X}, half of a "
-                "character; remove it",
-                of=self.name,
-            ) from None
-        return text
 
     def _templated(self, messages: list[dict[str, str]]) -> str:
         """A conversation as the text that the chat template makes of it."""

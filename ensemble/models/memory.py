@@ -57,9 +57,7 @@ def stored_dtype(config: object) -> str:
     return str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
 
 
-def usable_dtype(
-    dtype: str, config: object, device: torch.device, parameters: int, processor: Processor | None = None
-) -> str:
+def usable_dtype(dtype: str, config: object, device: torch.device, parameters: int) -> str:
     """The type of a model: float32 if ``auto`` is a type that the device lacks or is slow in, else ``dtype``.
 
     The features of the processor decide, and not a measurement, because responses are stored by the type.
@@ -67,8 +65,7 @@ def usable_dtype(
     """
     wanted = stored_dtype(config) if dtype == "auto" else dtype
     if device.type == "cpu" and dtype == "auto":
-        here = processor or this_processor()
-        in_float32 = parameters * torch.float32.itemsize
+        here, in_float32 = this_processor(), parameters * torch.float32.itemsize
         fits = 0 < in_float32 <= here.memory // _SHARE and getattr(config, "quantization_config", None) is None
         return "float32" if fits and not here.computes_in(wanted) else "auto"
     # Only MPS lacks types: float64, and before macOS 14 bfloat16.
