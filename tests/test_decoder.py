@@ -19,7 +19,18 @@ from typing import Any
 import pytest
 import torch
 from reference import ReferenceMember, generate
-from tiny import BYTES, MADE_UP, PIECES, PROMPTS, TEXTS, let_write, real_tokenizers, tiny_model, tokenizer_named
+from tiny import (
+    BYTES,
+    MADE_UP,
+    PIECES,
+    PROMPTS,
+    TEXTS,
+    let_write,
+    passes_of,
+    real_tokenizers,
+    tiny_model,
+    tokenizer_named,
+)
 
 from ensemble import Ensemble, Generation
 from ensemble.decode.settings import Batch, Settings
@@ -235,14 +246,12 @@ def outcome(made: Generation) -> tuple[list[int], str, str]:
 def test_a_sure_primary_spares_the_others_passes(tables: Path) -> None:
     line = "bytes* unigram_with_bytes"
     ensemble = ensemble_of(line, tables, weights=[3, 1])
-    passes: list[int] = []
-    hook = both(parts(line)[1])[0].model.register_forward_pre_hook(lambda *_: passes.append(1))
     setting = Setting(10, None, (), 40, (PROMPTS[0],))
     # However long that takes: here a plain step may be faster.
     ensemble._drafters[Batch(3)] = Drafter(ensemble._joint.members[0], 24, modes=("check",))
-    drafted, count = decode(ensemble, setting, "one by one"), len(passes)
-    plain = decode(ensemble, setting, "one by one, without drafts")
-    hook.remove()
+    with passes_of(both(parts(line)[1])[0].model) as passes:
+        drafted, count = decode(ensemble, setting, "one by one"), len(passes)
+        plain = decode(ensemble, setting, "one by one, without drafts")
     assert drafted == plain
     # How long the drafts are depends on the measured times; the shortest have one token, and each is accepted.
     assert count < 30
@@ -252,17 +261,12 @@ def test_a_sure_primary_spares_the_others_passes(tables: Path) -> None:
 def test_a_first_draft_is_read_together_with_the_prompt(tables: Path) -> None:
     line = "bytes* unigram_with_bytes"
     ensemble = ensemble_of(line, tables, weights=[3, 1])
-    fed: list[int] = []
     other = both(parts(line)[1])[0]
-    hook = other.model.register_forward_pre_hook(
-        lambda _model, _args, kwargs: fed.append(kwargs["input_ids"].shape[1]), with_kwargs=True
-    )
     setting = Setting(10, None, (), 7, (PROMPTS[0],))
-    drafted, first = decode(ensemble, setting, "one by one"), fed[0]
-    plain = decode(ensemble, setting, "one by one, without drafts")
-    hook.remove()
-    assert drafted == plain
-    assert first > len(other.encode_prompt(PROMPTS[0]))
+    with passes_of(other.model) as passes:
+        drafted = decode(ensemble, setting, "one by one")
+    assert drafted == decode(ensemble, setting, "one by one, without drafts")
+    assert passes[0][1] > len(other.encode_prompt(PROMPTS[0]))
 
 
 # What must not matter

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from test_ensemble_api import member, writer
-from tiny import byte_tokenizer, tiny_model
+from test_ensemble_api import writer
+from tiny import byte_tokenizer, member, tiny_model
+from ways import until_error
 
 from ensemble import Ensemble
 from ensemble.decode.decoder import Decoder
@@ -26,6 +27,7 @@ BAD = "0123456789"
 """The prompt whose text fails at its third step."""
 GOOD = ["ab", "cde", "fg hi"]
 NONE_LEFT, NAN = -math.inf, math.nan
+NOT_NUMBERS = "broken: its logits are not numbers"
 
 
 def broken(value: float, text: str = BAD) -> Member:
@@ -103,10 +105,7 @@ def test_a_draw_from_a_row_without_numbers_stays_inside_the_row() -> None:
 def test_the_other_texts_are_there_before_the_error_is_raised(draft: int, tables: Path) -> None:
     ensemble = Ensemble([broken(NAN)], cache_dir=tables)
     prompts = [ensemble.encode(prompt) for prompt in (GOOD[0], BAD, GOOD[1])]
-    found = {}
-    with pytest.raises(MemberError, match="broken: its logits are not numbers"):
-        for number, generation in ensemble.generate_each(prompts, Settings(5), Batch(2, draft=draft)):
-            found[number] = generation
+    found = until_error(ensemble.generate_each(prompts, Settings(5), Batch(2, draft=draft)), NOT_NUMBERS)
     wanted = ensemble.generate([GOOD[0], GOOD[1]], max_new_tokens=5)
     assert [found[0], found[2]] == wanted
 
@@ -141,10 +140,7 @@ def test_a_text_that_fails_in_spans_ends_alone(place: int, value: float, tables:
         [*members[:place], broken(value, 4 * BAD), *members[place:]], method="sweetspan", words=1, cache_dir=tables
     )
     prompts = [ensemble.encode(prompt) for prompt in ["ab", 4 * BAD, "cde"]]
-    found = {}
-    with pytest.raises(MemberError, match="broken: its logits are not numbers"):
-        for number, generation in ensemble.generate_each(prompts, Settings(5)):
-            found[number] = generation
+    found = until_error(ensemble.generate_each(prompts, Settings(5)), NOT_NUMBERS)
     assert [found[0], found[2]] == ensemble.generate(["ab", "cde"], max_new_tokens=5)
 
 
@@ -161,24 +157,18 @@ def test_a_question_that_cannot_be_scored_costs_no_other_question(tables: Path) 
     ensemble = Ensemble([broken(NAN), member("unigram with bytes", 1)], cache_dir=tables)
     good = ensemble.encode_options("ab", ["c", "d"])
     bad = ensemble.encode_options(BAD, ["abcd", "efgh"])
-    found = {}
-    message = r"^broken: its logits are not numbers \(NaN\) for number 0; 2 of 3 have no score$"
-    with pytest.raises(MemberError, match=message):
-        for number, scores in ensemble.score_each([bad, good, bad]):
-            found[number] = [score.value for score in scores]
+    message = rf"^{NOT_NUMBERS} \(NaN\) for number 0; 2 of 3 have no score$"
+    found = until_error(ensemble.score_each([bad, good, bad]), message)
     assert list(found) == [1]
-    assert found[1] == pytest.approx(ensemble.score("ab", ["c", "d"]))
+    assert [score.value for score in found[1]] == pytest.approx(ensemble.score("ab", ["c", "d"]))
 
 
 def test_a_passage_that_cannot_be_scored_costs_no_other_passage(tables: Path) -> None:
     ensemble = Ensemble([broken(NAN)], cache_dir=tables)
     vocabulary = ensemble.members[0].vocabulary
     good, bad = (Passage(ensemble.encode("a"), vocabulary.continue_ids(text)) for text in (b"bcd", b"e" * 40))
-    found = {}
-    message = r"^broken: its logits are not numbers \(NaN\) for number 1; 1 of 2 have no score$"
-    with pytest.raises(MemberError, match=message):
-        for number, value in ensemble.score_passages([good, bad]):
-            found[number] = value
+    message = rf"^{NOT_NUMBERS} \(NaN\) for number 1; 1 of 2 have no score$"
+    found = until_error(ensemble.score_passages([good, bad]), message)
     assert found == pytest.approx(dict(ensemble.score_passages([good])))
 
 

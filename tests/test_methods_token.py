@@ -17,11 +17,11 @@ import torch
 from hypothesis import given, settings
 from reference import EOS, Entry, ReferenceMember
 from test_unite_step import Case, batch_of, cases, plain_probabilities, scores
-from tiny import PROMPTS, byte_tokenizer, member, writer_of
+from tiny import PROMPTS, byte_tokenizer, member, passes_of, writer_of
+from ways import until_error
 
 from ensemble import Ensemble, Generation
 from ensemble.decode.settings import Batch, Settings
-from ensemble.errors import MemberError
 from ensemble.methods import gac
 from ensemble.models.member import Member
 from ensemble.step import distribution as mixing
@@ -226,10 +226,8 @@ def test_threshold_1_is_gac_and_0_is_the_primary_alone(kind: str, tables: Path) 
 def test_waiting_members_run_only_when_needed(threshold: float, tables: Path) -> None:
     primary, other = MEMBERS["a sure primary"]()
     ensemble = Ensemble([primary, other], cache_dir=tables, method="gac-threshold", threshold=threshold)
-    passes: list[int] = []
-    hook = other.model.register_forward_pre_hook(lambda *_: passes.append(1))
-    made = [ensemble.generate([prompt], max_new_tokens=20)[0] for prompt in PROMPTS]
-    hook.remove()
+    with passes_of(other.model) as passes:
+        made = [ensemble.generate([prompt], max_new_tokens=20)[0] for prompt in PROMPTS]
     steps, combined = sum(g.counts.steps for g in made), sum(g.counts.ensembled_steps for g in made)
     assert len(passes) == combined
     assert {0: combined == 0, 0.5: 0 < combined < steps, 1: combined == steps}[threshold]
@@ -238,14 +236,10 @@ def test_waiting_members_run_only_when_needed(threshold: float, tables: Path) ->
 def test_a_member_that_waits_reads_only_the_texts_that_need_it(tables: Path) -> None:
     primary, other = MEMBERS["a sure primary"]()
     ensemble = Ensemble([primary, other], cache_dir=tables, method="gac-threshold")
-    rows: list[int] = []
-    hook = other.model.register_forward_pre_hook(
-        lambda _, __, given: rows.append(len(given["input_ids"])), with_kwargs=True
-    )
-    made = ensemble.generate(PROMPTS, max_new_tokens=10, batch_size=len(PROMPTS))
-    hook.remove()
+    with passes_of(other.model) as passes:
+        made = ensemble.generate(PROMPTS, max_new_tokens=10, batch_size=len(PROMPTS))
     needed = sum(g.counts.ensembled_steps > 0 for g in made)
-    assert max(rows) <= needed < len(PROMPTS)
+    assert max(rows for rows, _ in passes) <= needed < len(PROMPTS)
     assert made == [ensemble.generate([prompt], max_new_tokens=10)[0] for prompt in PROMPTS]
 
 
@@ -254,16 +248,14 @@ def test_a_member_that_fails_while_others_wait_is_named_and_stops_no_other_text(
     ensemble = Ensemble([primary, other], cache_dir=tables, method="gac-threshold")
     made = ensemble.generate(PROMPTS, max_new_tokens=10, batch_size=len(PROMPTS))
     alone = {n: g for n, g in enumerate(made) if not g.counts.ensembled_steps}
-    found: dict[int, Generation] = {}
 
     def spoil(_: object, __: object, output: Any) -> None:
         output.logits.fill_(math.nan)
 
     hook = other.model.register_forward_hook(spoil)
     prompts = [ensemble.encode(prompt) for prompt in PROMPTS]
-    with pytest.raises(MemberError, match=rf"{other.name}: its logits are not numbers \(NaN\) at step \d"):
-        for number, generation in ensemble.generate_each(prompts, Settings(10), Batch(len(PROMPTS))):
-            found[number] = generation
+    message = rf"{other.name}: its logits are not numbers \(NaN\) at step \d"
+    found = until_error(ensemble.generate_each(prompts, Settings(10), Batch(len(PROMPTS))), message)
     hook.remove()
     assert found == alone != {}
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_scoring import member
-from tiny import PROMPTS, SENTENCES
+from tiny import PROMPTS, SENTENCES, member, passes_of
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
@@ -43,16 +42,12 @@ def test_a_passage_has_the_score_of_an_option(
 
 def test_each_token_is_read_hardly_more_than_once(tables: Path) -> None:
     alone = member("bytes", 5)
-    read: list[int] = []
-    hook = alone.model.register_forward_pre_hook(
-        lambda _model, _args, kwargs: read.append(kwargs["input_ids"].numel()), with_kwargs=True
-    )
     ensemble = Ensemble([alone], cache_dir=tables)
     text = passage(ensemble, "x", "y" * 700)
-    assert len(dict(ensemble.score_passages([text]))) == 1
-    hook.remove()
+    with passes_of(alone.model) as passes:
+        assert len(dict(ensemble.score_passages([text]))) == 1
     assert len(text.tokens) == 700
-    assert sum(read) <= 700 + 2 * len(read)
+    assert sum(rows * columns for rows, columns in passes) <= 700 + 2 * len(passes)
 
 
 def test_a_passage_that_the_primary_cannot_write_has_no_chance_and_an_empty_one_is_sure(tables: Path) -> None:

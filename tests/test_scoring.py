@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import ReferenceMember
-from tiny import MADE_UP, PROMPTS, byte_tokenizer, let_write, member, tiny_model, tokenizer_named
+from tiny import MADE_UP, PROMPTS, byte_tokenizer, let_write, member, passes_of, tiny_model, tokenizer_named
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
@@ -114,12 +114,8 @@ def test_a_batch_scores_as_each_question_alone(batch_size: int, tables: Path) ->
 
 def test_all_tokens_of_all_options_are_read_at_once(tables: Path) -> None:
     primary = member("bytes", 5)
-    passes: list[tuple[int, ...]] = []
-    hook = primary.model.register_forward_pre_hook(
-        lambda _model, _args, kwargs: passes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
-    )
-    Ensemble([primary], cache_dir=tables).score("x" * 50, ["a" * 30, "b" * 20, "a" * 30 + "b", "c"])
-    hook.remove()
+    with passes_of(primary.model) as passes:
+        Ensemble([primary], cache_dir=tables).score("x" * 50, ["a" * 30, "b" * 20, "a" * 30 + "b", "c"])
     # The prompt; its last token again, and the row behind it: "c" needs none of its own.
     assert passes == [(1, 50), (2, 31)]
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -431,6 +432,19 @@ def writer_of(tokenizer: Any, script: str, seed: int = 1, *, strength: float = 2
     made = member_of(tiny_model(tokenizer, seed, **config), tokenizer, name="writer", chat_template="never")
     let_write(made.model, made.vocabulary.continue_ids(script.encode()), strength)
     return made
+
+
+@contextmanager
+def passes_of(model: Any) -> Iterator[list[tuple[int, int]]]:
+    """The rows and columns of ids of each forward pass of a model."""
+    shapes: list[tuple[int, int]] = []
+    hook = model.register_forward_pre_hook(
+        lambda _model, _args, given: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True
+    )
+    try:
+        yield shapes
+    finally:
+        hook.remove()
 
 
 def save_member(folder: Path, model: PreTrainedModel, tokenizer: Any) -> Path:

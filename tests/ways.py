@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 from reference import EOS, ReferenceGeneration
 
 from ensemble import Ensemble, Generation
 from ensemble.decode.settings import Batch, Settings
+from ensemble.errors import MemberError
+
+T = TypeVar("T")
 
 PLAIN = Batch(1, draft=0)
 """One by one, without drafts."""
@@ -82,6 +86,15 @@ def is_trace_of(made: Generation, judged: ReferenceGeneration) -> bool:
         if any(abs(p - q) > CLOSE for entry, own in shown.items() for p, q in zip(own, wanted[entry], strict=True)):
             return False
     return True
+
+
+def until_error(results: Iterable[tuple[int, T]], message: str) -> dict[int, T]:
+    """The results by their numbers, after the last of which a member's error is raised."""
+    found: dict[int, T] = {}
+    with pytest.raises(MemberError, match=message):
+        for number, result in results:
+            found[number] = result
+    return found
 
 
 def assert_alike(got: Generation, wanted: Generation) -> None:
