@@ -97,6 +97,3 @@ def test_top_k_draws_come_as_often_as_the_ensembles_likeliest_tokens(pair: Ensem
     chi_squared = sum((drawn[token] - 3000 * p) ** 2 / (3000 * p) for token, p in likeliest.items())
     # The 99.9% point of chi-squared with 3 degrees of freedom.
     assert chi_squared < 16.27
-
-
-# Traces

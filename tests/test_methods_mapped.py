@@ -326,19 +326,3 @@ def test_a_model_without_output_embeddings_is_refused() -> None:
     headless = with_embeddings(member("unigram", 1), None)
     with pytest.raises(InputError, match=r"^method eva: it needs output embeddings, and unigram-1 has none"):
         rule("eva", [member("bytes"), headless])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"cells": 0}, "cells is 0; it must be at least 1"),
-        ({"threshold": 0.0}, "threshold is 0.0; it must be above 0 and at most 1"),
-        ({"top": -1}, "top is -1; it must be 0 .all tokens. or more"),
-        ({"reweight": -0.5}, "reweight is -0.5; it must be 0 .no re-weighting. or more"),
-        ({"reweight": math.nan}, "method eva: reweight nan: give a finite number"),
-        ({"whiten": False}, "dewhiten is True without whiten; set dewhiten to False, too"),
-    ],
-)
-def test_an_option_out_of_range_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=f"^{message}"):
-        make_options("eva", options)

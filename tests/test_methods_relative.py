@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from test_methods_mapped import Array, candidates, logits_of, rule, unit, with_e
 from tiny import member
 from torch import Tensor
 
-from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.methods.deepen import Options, RelativeSpace
 from ensemble.models.member import Member
@@ -178,24 +176,3 @@ def test_scoring_is_in_double_precision_and_gives_every_token_a_share() -> None:
 def test_embeddings_that_cannot_be_read_are_refused(weight: object, message: str) -> None:
     with pytest.raises(InputError, match=f"^method deepen: it needs input embeddings, and unigram-1 {message}"):
         rule("deepen", [member("bytes"), with_embeddings(member("unigram", 1), weight)])
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("deepen", {"steps": -1}, "steps is -1"),
-        ("deepen", {"learning_rate": 0.0}, "learning_rate is 0.0"),
-        ("deepen-adapt", {"sharpness": math.inf}, "method deepen-adapt: sharpness inf: give a finite number"),
-        ("deepen", {"anchors": 5}, "anchors is 5; it must be 0 .all common tokens. or at least 16"),
-        ("deepen", {"anchors": 5000}, "method deepen: anchors is 5000, and the members have [0-9]+ tokens in common"),
-        ("deepen-adapt", {"optimiser": "sgd"}, "method deepen-adapt: optimiser 'sgd': not one of mirror, adamw"),
-        ("deepen-adapt", {}, "method deepen-adapt: it needs accuracies, one for each of 2 models, and has 0"),
-        ("deepen-adapt", {"accuracies": [30, 25], "chance": 30}, "method deepen-adapt: no accuracy"),
-        ("deepen-adapt", {"accuracies": [3, 2], "weights": [1, 2]}, "method deepen-adapt: its weights follow"),
-    ],
-)
-def test_options_and_weights_that_cannot_be_used_are_refused(
-    name: str, options: dict[str, Any], message: str, tables: Path
-) -> None:
-    with pytest.raises(InputError, match=f"^{message}"):
-        Ensemble([member("bytes"), member("unigram", 1)], method=name, cache_dir=tables, **options)

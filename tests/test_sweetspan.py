@@ -148,21 +148,6 @@ def test_a_full_context_ends_a_text(tables: Path) -> None:
     assert len(members[1].vocabulary.continue_ids(generation.text.encode())) < 24 + 64
 
 
-@pytest.mark.parametrize(
-    ("count", "options", "message"),
-    [
-        (3, {"weights": [1, 2, 1]}, "method sweetspan: it weighs all members alike"),
-        (3, {"words": 0}, "words is 0"),
-        (3, {"outlier": 0.5}, "outlier is 0.5"),
-    ],
-)
-def test_members_and_options_that_do_not_fit_are_refused(
-    count: int, options: dict[str, Any], message: str, tables: Path
-) -> None:
-    with pytest.raises(InputError, match=message):
-        ensemble(count, tables, **options)
-
-
 def test_sampling_and_scoring_are_refused(tables: Path) -> None:
     with pytest.raises(InputError, match="its members write greedily"):
         ensemble(3, tables).generate(PROMPTS, temperature=1.0)

@@ -21,8 +21,8 @@ from ways import decode, differences
 
 from ensemble import Ensemble, Generation
 from ensemble.decode.settings import Batch, Settings
-from ensemble.errors import InputError, MemberError
-from ensemble.methods import list_methods, make_options
+from ensemble.errors import MemberError
+from ensemble.methods import list_methods
 from ensemble.models.member import Member
 from ensemble.models.spec import Checkpoint, ModelSpec
 from ensemble.models.thinking import ThinkingTags
@@ -222,15 +222,6 @@ def test_all_ways_to_decode_write_the_same_texts(temperature: float, tables: Pat
     plain = decode(ensemble, PROMPTS[:1], settings)
     assert differences(ensemble, PROMPTS[:1], settings, plain) == []
     assert any(each.text for each in plain)
-
-
-def test_other_levels_refuse_it_and_so_are_other_values() -> None:
-    with pytest.raises(
-        InputError, match="method sweetspan: think apart is for methods that write single tokens, such as unite"
-    ):
-        make_options("sweetspan", {"think": "apart"})
-    with pytest.raises(InputError, match="think 'together': not one of apart"):
-        make_options("unite", {"think": "together"})
 
 
 def test_prompts_join_and_leave_while_others_think(tables: Path) -> None:

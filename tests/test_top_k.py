@@ -50,10 +50,6 @@ def test_neighbours_among_the_numbers_are_told_apart_at_any_distance(start: floa
         assert top_k(values[:, -width:], 2)[1].tolist() == [[width - 1, 0]]
 
 
-def test_both_zeros_are_equal() -> None:
-    assert top_k(torch.tensor([[-0.0, 0.0, -0.0, 0.0]]), 3)[1].tolist() == [[0, 1, 2]]
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [30, 40_003])
 def test_a_row_without_numbers_shows_it_and_the_others_do_not(dtype: torch.dtype, width: int) -> None:
@@ -66,7 +62,8 @@ def test_a_row_without_numbers_shows_it_and_the_others_do_not(dtype: torch.dtype
     assert found.isnan().any(dim=1).tolist() == [False, True, True, True]
 
 
-def test_infinity_comes_before_all_numbers() -> None:
+def test_infinity_comes_before_all_numbers_and_both_zeros_are_equal() -> None:
+    assert top_k(torch.tensor([[-0.0, 0.0, -0.0, 0.0]]), 3)[1].tolist() == [[0, 1, 2]]
     values = torch.full((1, 20_000), 3e38)
     values[0, 17_000] = math.inf
     assert top_k(values, 2)[1].tolist() == [[17_000, 0]]
