@@ -206,7 +206,6 @@ CASES: dict[str, int] = {
     "test_decoder.py::test_ids_text_and_end_are_those_of_the_reference": 8,
     "test_decoder_joining.py::test_a_text_is_what_it_is_alone_whoever_joins_and_leaves": 2,
     "test_decoder_models.py::test_a_member_without_a_cache_goes_together_with_one_that_has": 2,
-    "test_decoder_tables.py::test_tables_of_real_tokenizers_are_those_of_the_page": 2,
     "test_deterministic.py::test_in_half_precision_texts_are_those_of_single_prompts": 5,
     "test_drafting.py::test_draws_are_those_without_drafts": 5,
     "test_drafting.py::test_texts_are_those_without_drafts": 4,
@@ -236,6 +235,7 @@ CASES: dict[str, int] = {
     "test_think_marks.py::test_a_member_behind_a_server_thinks_with_its_special_tokens": 2,
     "test_think_marks.py::test_alone_a_model_writes_its_marks_as_the_page_does": 2,
     "test_think_marks.py::test_apart_the_texts_are_those_behind_the_thinking": 5,
+    "test_vocabulary.py::test_tables_of_real_tokenizers_are_those_of_the_page": 2,
 }
 """Functions with many cases that take long: every n-th case is in the first lane, from the first on.
 

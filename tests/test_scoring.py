@@ -1,4 +1,4 @@
-"""Options scored in one pass: the same as step by step, for every tokenizer and in every batch."""
+"""Options scored in one pass and long texts piece by piece: the same as step by step, whatever their batches are."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import ReferenceMember
-from tiny import MADE_UP, PROMPTS, byte_tokenizer, let_write, member, passes_of, tiny_model, tokenizer_named
+from tiny import MADE_UP, PROMPTS, SENTENCES, byte_tokenizer, let_write, member, passes_of, tiny_model, tokenizer_named
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.models.load import member_of
-from ensemble.score import ChoiceQuestion, batches, paths, states
+from ensemble.score import ChoiceQuestion, Passage, batches, paths, states
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 OPTIONS = [" Paris", "James", " the cat", "今天", "🙂", "a</s>b", "\n", "  two", "1234", "e\u0301", "A"]
@@ -188,3 +188,63 @@ def test_an_option_that_does_not_fit_a_context_is_refused(place: int, tables: Pa
     assert len(ensemble.score("x" * 20, ["y" * 13])) == 1
     with pytest.raises(InputError, match=r"^bytes-3: a prompt and an option of 33 tokens together do not fit its"):
         ensemble.score("x" * 20, ["y" * 14])
+
+
+# --- Long texts, piece by piece ---
+
+TEXTS = [SENTENCES[0], SENTENCES[4][:40], "James's 🙂 12", "e"]
+
+
+def passage(ensemble: Ensemble, prompt: str, text: str) -> Passage:
+    return Passage(ensemble.encode(prompt), ensemble.members[0].vocabulary.continue_ids(text.encode()))
+
+
+@pytest.mark.parametrize(
+    ("names", "arch", "config"),
+    [
+        (("bytes",), "llama", {}),
+        (("bytes", "unigram with bytes"), "llama", {}),
+        (("unigram with bytes", "bytes", "bytes"), "gpt2", {}),
+        (("unigram with bytes", "bytes"), "recurrent_gemma", {"layers": 3}),
+    ],
+)
+def test_a_passage_has_the_score_of_an_option(
+    names: tuple[str, ...], arch: str, config: dict[str, Any], tables: Path
+) -> None:
+    members = [member(name, n, arch if n else "llama", **(config if n else {})) for n, name in enumerate(names)]
+    ensemble = Ensemble(members, cache_dir=tables)
+    passages = [passage(ensemble, prompt, text) for prompt, text in zip(PROMPTS, TEXTS, strict=False)]
+    found = dict(ensemble.score_passages(passages, 3))
+    for n, (prompt, text) in enumerate(zip(PROMPTS, TEXTS, strict=False)):
+        assert found[n] == pytest.approx(ensemble.score(prompt, [text])[0], abs=1e-6 * len(text))
+
+
+def test_each_token_is_read_hardly_more_than_once(tables: Path) -> None:
+    alone = member("bytes", 5)
+    ensemble = Ensemble([alone], cache_dir=tables)
+    text = passage(ensemble, "x", "y" * 700)
+    with passes_of(alone.model) as passes:
+        assert len(dict(ensemble.score_passages([text]))) == 1
+    assert len(text.tokens) == 700
+    assert sum(rows * columns for rows, columns in passes) <= 700 + 2 * len(passes)
+
+
+def test_a_passage_that_the_primary_cannot_write_has_no_chance_and_an_empty_one_is_sure(tables: Path) -> None:
+    ensemble = Ensemble([member("unigram"), member("bytes", 1)], cache_dir=tables)
+    (prompts,) = [ensemble.encode("the")]
+    unknown = member("unigram").tokenizer.unk_token_id
+    passages = [Passage(prompts, [unknown]), Passage(prompts, []), passage(ensemble, "the", "the")]
+    found = dict(ensemble.score_passages(passages))
+    assert found[0] == -math.inf
+    assert found[1] == 0
+    assert found[2] == pytest.approx(ensemble.score("the", ["the"])[0])
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_passage_that_does_not_fit_a_context_is_refused(place: int, tables: Path) -> None:
+    members = [member("bytes"), member("unigram with bytes", 1)]
+    members[place] = member("bytes", 3, positions=32)
+    ensemble = Ensemble(members, cache_dir=tables)
+    assert len(dict(ensemble.score_passages([passage(ensemble, "x" * 20, "y" * 13)]))) == 1
+    with pytest.raises(InputError, match=r"^bytes-3: .* do not fit its context of 32"):
+        dict(ensemble.score_passages([passage(ensemble, "x" * 20, "y" * 14)]))
