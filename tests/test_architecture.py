@@ -73,7 +73,6 @@ NEEDED_BY_TESTS = [
     # The benchmark's coverage was measured with fewer, over many rankings; its truth is a ranking without intervals.
     "advisor.judge.bradley_terry.bradley_terry(resamples)",
     # What an older processor would choose.
-    "ensemble.models.memory.usable_dtype(processor)",
 ]
 """Parameters that only tests and benchmarks pass; for any other, a constant does."""
 
