@@ -124,19 +124,20 @@ def print_tables(result: Result) -> None:
     by_tokens = any(pair.length_unit == "tokens" for pair in result.pairs)
     if by_tokens and result.rules.think is None and any(each.reason_code == "length" for each in result.candidates):
         console.print("--think apart lets each model think alone: then only the lengths of the answers are compared.")
+    tables = []
     # A table with the set of the rules alone would say nothing new.
     prediction = result.prediction
     if prediction and (prediction.set_by != "rules" or not prediction.sets[0].rules):
-        console.print()
-        console.print(draw(predicted(result)[0], console.width))
+        tables.append(predicted(result)[0])
     if result.ensemble:
-        console.print()
-        console.print(draw(held_out(result.ensemble, result.measure), console.width))
+        tables.append(held_out(result.ensemble, result.measure))
     if result.strategies:
+        tables.append(strategies(result))
+    for table in tables:
         console.print()
-        console.print(draw(strategies(result), console.width))
-        if note := _of_gains(result):
-            console.print(note)
+        console.print(draw(table, console.width))
+    if note := _of_gains(result):
+        console.print(note)
     _print_judge(result.judge, console)
 
 

@@ -57,7 +57,7 @@ def table(*columns: Sequence[float] | Floats, groups: Sequence[str] = (), cluste
 
 
 def pairs_of(scores: ScoreTable, **options: Any) -> list[dict[str, Any]]:
-    return compare_pairs(scores, **options).pairs
+    return compare_pairs(scores, **options)[0]
 
 
 def shown_from(differences: Floats) -> float:
@@ -639,8 +639,7 @@ def test_pairs_from_counts_are_those_of_each_pair_alone() -> None:
 def test_only_the_pairs_with_the_baseline_are_made_and_all_are_corrected_for() -> None:
     generator = np.random.default_rng(6)
     scores = table(*(generator.random(200) < share for share in (0.4, 0.5, 0.6, 0.9)))
-    every, some = compare_pairs(scores), compare_pairs(scores, baseline_only=True)
-    assert some.pairs == every.pairs[:3]
-    assert (some.tested, some.differ) == (every.tested, every.differ)
-    assert every.tested == len(every.pairs) == 6
-    assert every.differ == sum(pair["verdict"] in ("better", "worse") for pair in every.pairs)
+    (every, tested), some = compare_pairs(scores), compare_pairs(scores, baseline_only=True)
+    assert some == (every[:3], tested)
+    assert tested["pairs"] == len(every) == 6
+    assert tested["differ"] == sum(pair["verdict"] in ("better", "worse") for pair in every)

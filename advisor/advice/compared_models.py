@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,17 +55,10 @@ POWER = 0.8
 """The probability to show a difference, for the figures that say how large a test set must be."""
 
 
-class Comparison(NamedTuple):
-    """The pairs of a table that were wanted, the number of all that were tested, and of those shown to differ."""
-
-    pairs: list[dict[str, Any]]
-    tested: int
-    differ: int
-
-
 def comparison_of(
     table: ScoreTable,
-    compared: Comparison,
+    pairs: Sequence[Mapping[str, Any]],
+    tested: Mapping[str, int],
     gate: Sequence[Mapping[str, Any]],
     options: CompareOptions,
     command: str,
@@ -93,8 +86,8 @@ def comparison_of(
         "margin": options.margin,
         "baseline": table.models[0],
         "models": models,
-        "tested": {"pairs": compared.tested, "differ": compared.differ},
-        "pairs": compared.pairs,
+        "tested": tested,
+        "pairs": pairs,
         "gate": None if points is None else {"points": points, "results": gate},
         "notes": list(table.notes),
         "provenance": {"command": command, "seed": options.seed},
@@ -290,8 +283,12 @@ def compare_pairs(
     seed: int = 0,
     baseline_only: bool = False,
     advance: Callable[[int], None] = lambda _: None,
-) -> Comparison:
-    """Compare each pair of models of a table; `alpha` is for one end of an interval, `margin` is in points above 0."""
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Compare each pair of models of a table; `alpha` is for one end of an interval, `margin` is in points above 0.
+
+    Returns:
+        The pairs that are wanted, and how many were tested and shown to differ, in the form of ``--json``.
+    """
     paired = PairedScores(table.scores, table.clusters, seed)
     parts = _parts(table, seed)
     p_values = paired.p_values(advance)
@@ -306,7 +303,7 @@ def compare_pairs(
         pairs.append(_compared(table.models, paired, parts, pair, difference, alphas, (p_adjusted, margin)))
         advance(1)
     # A pair without a difference has a p-value of 1.
-    return Comparison(pairs, len(adjusted), sum(p_value <= 2 * alpha for p_value in adjusted))
+    return pairs, {"pairs": len(adjusted), "differ": sum(p_value <= 2 * alpha for p_value in adjusted)}
 
 
 def check_gate(table: ScoreTable, points: float, *, alpha: float = ALPHA, seed: int = 0) -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ def compare(options: CompareOptions) -> None:
         if count > SLOW
         else nullcontext(lambda _: None) as advance
     ):
-        pairs = compare_pairs(
+        pairs, tested = compare_pairs(
             table,
             alpha=options.alpha,
             margin=options.margin,
@@ -53,7 +53,7 @@ def compare(options: CompareOptions) -> None:
     worse = options.fail_if_worse
     # The gate looks at one side only, so all of its false alarms are on that side.
     gate = [] if worse is None else check_gate(table, worse, alpha=2 * options.alpha, seed=options.seed)
-    comparison = comparison_of(table, pairs, gate, options, command_line())
+    comparison = comparison_of(table, pairs, tested, gate, options, command_line())
     if options.html is not None:
         write_comparison(options.html, comparison, shown_pairs(comparison))
     if options.as_json:

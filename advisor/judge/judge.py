@@ -106,10 +106,6 @@ class Judge:
         """What was decided without a judge: ties of equal texts, and the losses and lowest grades of failed ones."""
         return [self._verdict(key, score) for key, score in self._splits[split].settled.items()]
 
-    def unread(self, split: str) -> tuple[int, ...]:
-        """How many of each judge's verdicts on a split cannot be read."""
-        return tuple(sum(score is None for score in judged.values()) for judged in self._splits[split].judged)
-
     def calls(self, split: str) -> int:
         """The number of different prompts that the judge got for a split, with those of its second try."""
         return len(self._splits[split].prompts)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from advisor.run.figures import Measured
 from advisor.run.result import EnsembleResult, ModelSource, Provenance
 from ensemble.common import text
 from reports.report_data import ReportData
-from reports.tables import Cell, Column, make_table, words
+from reports.tables import Cell, Column, figures, make_table, words
 
 _MOST_LOGS = 100
 _PAPER = """@inproceedings{yao2025determine,
@@ -26,33 +25,33 @@ def cost(report: ReportData) -> dict[str, Any] | None:
     """Return the values of the template of times; None if no cost is known."""
     result = report.result
     run = result.ensemble
-    rows: list[tuple[str, Measured, int]] = []
-    if run:
-        rows += [(run.split, each, run.n) for each in (run, *run.members)]
-    task = result.task
-    rows += [(task.split, each, task.n if each.n is None else each.n) for each in result.candidates]
+    together = (run, *run.members) if run else ()
     # Responses of another tool have no cost.
-    rows = [row for row in rows if row[1].has_cost]
+    rows: list[Measured] = [each for each in (*together, *result.candidates) if each.has_cost]
     if not rows:
         return None
 
-    def request(row: tuple[str, Measured, int]) -> Cell:
-        median, slow = row[1].seconds_median, row[1].seconds_p95
+    def questions(each: Any) -> Cell:
+        if run and each in together:
+            n, split = run.n, run.split
+        else:
+            n, split = result.task.n if each.n is None else each.n, result.task.split
+        return Cell(f"{n:,} {split.replace('_', '-')}", split)
+
+    def request(each: Measured) -> Cell:
+        median, slow = each.seconds_median, each.seconds_p95
         return Cell(text.UNKNOWN if median is None else f"{text.duration(median)} ({text.duration(slow)})", median)
 
-    def figure(key: str, form: Callable[[float | None], str]) -> Callable[[Any], Cell]:
-        return lambda row: Cell(form(getattr(row[1], key)), getattr(row[1], key))
-
     columns = [
-        Column("Model", lambda row: Cell(row[1].name + (" ensemble" if row[1] is run else "")), "name"),
-        Column("Questions", lambda row: Cell(f"{row[2]:,} {row[0].replace('_', '-')}", row[0]), "text"),
-        Column("Time", figure("seconds_total", text.seconds)),
+        Column("Model", lambda each: Cell(each.name + (" ensemble" if each is run else "")), "name"),
+        Column("Questions", questions, "text"),
+        figures("seconds_total", "Time", text.seconds),
         Column("Request, median (95%)", request),
-        Column("Tokens/s", figure("tokens_per_second", text.amount), descending=True),
-        Column("Memory", figure("peak_memory", text.memory)),
+        figures("tokens_per_second", "Tokens/s", text.amount),
+        figures("peak_memory", "Memory", text.memory),
     ]
     return {
-        "table": make_table("Time", rows, columns, lambda row: "together" if row[1] is run else ""),
+        "table": make_table("Time", rows, columns, lambda each: "together" if each is run else ""),
         "slowdown": _slowdown(run) if run else None,
         "loads": _loads(result.provenance),
     }
