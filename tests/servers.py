@@ -186,6 +186,11 @@ def models(*names: str) -> Answer:
     return as_json({"object": "list", "data": [{"id": name, "object": "model", "created": 1} for name in names]})
 
 
+def well(path: str, _: Mapping[str, Any]) -> Answer:
+    """A server that has the model m, and writes 7."""
+    return models("m", "other") if path.endswith("/models") else completion("7")
+
+
 SKIPS = {"ada": 5, "bob": 7, "cyd": 9}
 """A model adds wrongly where the sum can be divided by this."""
 

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +27,7 @@ from advisor.models.pool_file import read_line
 from advisor.models.ray_runner import RayJobRunner, cluster
 from advisor.models.response_cache import Response
 from advisor.progress import Progress
+from advisor.records import Profile
 from advisor.tasks import Task, load_task
 from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Resources
@@ -57,42 +57,27 @@ def address() -> Iterator[str]:
 
 
 class Watched(Job):
-    """A job that records what an engine does with it, and calls functions when it starts and after each response."""
+    """A job that calls functions when it starts and after each response, which it counts."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.started = 0
-        self.ended: list[MemberError | None] = []
-        self.on_start: Callable[[], None] = lambda: None
-        self.on_response: Callable[[], None] = lambda: None
-        self._found: list[tuple[int, Response]] = []
+    added = 0
+    on_start: Callable[[], None] = staticmethod(lambda: None)
+    on_response: Callable[[], None] = staticmethod(lambda: None)
 
     def start(self) -> None:
         super().start()
-        self.started += 1
         self.on_start()
 
     def add(self, number: int, response: Response) -> None:
         super().add(number, response)
-        self._found.append((number, replace(response, seconds=0)))
+        self.added += 1
         self.on_response()
 
-    def finish(self, error: MemberError | None = None) -> None:
-        assert self.started == 1
-        self.ended.append(error)
-        super().finish(error)
-
     @property
-    def found(self) -> dict[int, Response]:
-        """Its responses, each without the time that it took; none is there twice."""
-        assert len(dict(self._found)) == len(self._found)
-        return dict(self._found)
-
-    @property
-    def error(self) -> MemberError | None:
-        """Why it ended, which it did once, having begun once."""
-        [error] = self.ended
-        return error
+    def texts(self) -> list[str]:
+        """Its responses, none of which it got twice."""
+        assert isinstance(self.result, Profile), self.result
+        assert self.added == len(self.result.answers)
+        return [answer.text for answer in self.result.answers]
 
 
 def workers(process: int | None = None, title: bytes = b"ray::Worker") -> set[int]:
@@ -205,9 +190,7 @@ def test_a_worker_that_is_killed_is_started_again_and_asked_only_what_is_left(
     [said] = messages
     assert "its worker on" in said and "died" in said and "questions that are left" in said
     run_all(LocalJobRunner(place.cache), expected)
-    for job, same in zip(jobs, expected, strict=True):
-        assert job.error is None
-        assert job.found == same.found
+    assert [job.texts for job in jobs] == [job.texts for job in expected]
 
 
 def test_a_model_whose_workers_die_again_and_again_fails_alone_with_one_line(
@@ -233,11 +216,11 @@ def test_a_model_whose_workers_die_again_and_again_fails_alone_with_one_line(
             if job is first:
                 over.set()
                 killer.join()
-    error = first.error
-    assert error is not None and str(error).startswith("alpha: its worker died on ")
+    error = first.result
+    assert isinstance(error, MemberError) and str(error).startswith("alpha: its worker died on ")
     assert "and again after 2 restarts: the process ended; 0 responses are kept" in str(error)
     assert "\n" not in str(error)
-    assert second.error is None and len(second.found) == len(many.examples)
+    assert len(second.texts) == len(many.examples)
 
 
 def test_a_worker_out_of_memory_is_one_line_that_says_so(place: Place, models: Path) -> None:

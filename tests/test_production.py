@@ -423,16 +423,11 @@ def test_an_odd_value_in_a_strategy_file_is_one_line(run: Place) -> None:
 @pytest.mark.parametrize(
     ("metric", "extract", "text", "answer"),
     [
-        ("choice", None, "The answer is (B).", "B"),
         ("choice", None, "c) because", "C"),
         ("choice", None, "I think that a cat is best", None),
-        ("choice", None, "", None),
-        ("number", None, "so 1,234.0", "1234"),
         ("number", None, "it is 1/2", "0.5"),
-        ("number", None, "it is 0.50", "0.5"),
         ("number", "answer is ([0-9]+)", "the answer is 5, not 7", "5"),
         ("number", "answer is ([0-9]+)", "5", None),
-        ("exact_match", None, " Sunset Boulevard.", "sunset boulevard"),
     ],
 )
 def test_votes_are_read_without_a_reference(metric: str, extract: str | None, text: str, answer: str | None) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from servers import Answer, Raw, as_json, completion, models, raw_server
+from servers import Answer, Raw, as_json, completion, models, raw_server, well
 
 from advisor.models.pool_file import read_pool
 from ensemble.errors import InputError
@@ -30,11 +30,6 @@ pytestmark = pytest.mark.usefixtures("no_pauses")
 KEY = "sk-0123456789-secret"
 PROFILE = ("profile", "--pool", "models.txt", "--task", "task.yaml")
 Body = dict[str, Any]
-
-
-def well(path: str, body: Body) -> Answer:
-    """A server that has the model m, which writes 7."""
-    return models("m", "other") if path.endswith("/models") else completion("7")
 
 
 def but(status: int, message: str) -> Callable[[str, Body], Answer]:

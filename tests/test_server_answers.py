@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from servers import Answer, Raw, as_json, completion, models, raw_server
+from servers import Answer, Raw, as_json, completion, models, raw_server, well
 
 from advisor.models.completions import generate
 from advisor.models.loaded_models import LocalJobRunner
@@ -293,10 +293,6 @@ def test_a_time_is_that_of_a_request_however_many_run_at_once(place: Place, raw:
 def is_test(path: str, body: Body) -> bool:
     """Whether a request only sees whether the model answers."""
     return path.endswith("/models") or body.get("prompt") == "Hello"
-
-
-def well(path: str, _: Body) -> Answer:
-    return models("m") if path.endswith("/models") else completion("7")
 
 
 def test_candidates_of_different_servers_are_asked_at_the_same_time(place: Place, raw: Raw) -> None:
