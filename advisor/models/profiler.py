@@ -132,12 +132,10 @@ class Profiler:
 
     def reading(self, name: str, task: Task, stage: str) -> Profile:
         """Profile a candidate on questions whose prompts have responses in them."""
-
-        def job(turn: Task) -> Job:
-            return self._job(name, [name], turn, self._single(name, turn), stage=stage)
-
         # Another answer takes the place of one that failed, so failures are for the caller to report.
-        return self._run_one(task, job, says_errors=False)
+        return self._run_one(
+            task, lambda turn: self._job(name, [name], turn, self._single(name, turn), stage=stage), says_errors=False
+        )
 
     def graded(self, profile: Profile, names: Sequence[str], task: Task) -> Profile:  # noqa: ARG002  # for a judge
         """A profile with the scores that a judge gives after all texts are written."""

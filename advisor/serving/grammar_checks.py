@@ -31,14 +31,14 @@ _REMEMBERED = 4096
 class _Lane:
     """A process that checks a grammar at a time."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: float, refusing: Callable[[], str]) -> None:
+        self._seconds, self._refusing = seconds, refusing
         self._process = LimitedProcess(2**29, imports=("llguidance", "ensemble.common.grammar"))
         self._thread = ThreadPoolExecutor(1, "grammar checks")
         self._turn = asyncio.Lock()
         self._waiting = 0
 
-    async def check(self, grammar: Grammar, refusing: Callable[[], str]) -> Grammar:
+    async def check(self, grammar: Grammar) -> Grammar:
         """The grammar with its size; see :meth:`ensemble.common.grammar.Grammar.checked`."""
         if self._waiting >= _MOST_WAITING:
             raise busy("too many grammars wait to be checked")
@@ -49,7 +49,7 @@ class _Lane:
             self._waiting -= 1
         try:
             # At the end of the server, those that wait must not take their time one after the other.
-            if reason := refusing():
+            if reason := self._refusing():
                 raise unavailable(reason)
             call = partial(grammar.checked, self._process, self._seconds)
             return await asyncio.get_running_loop().run_in_executor(self._thread, call)
@@ -70,8 +70,7 @@ class GrammarChecks:
     """Checks the grammars of clients, and remembers the results; `refusing` says why the server refuses requests."""
 
     def __init__(self, refusing: Callable[[], str]) -> None:
-        self._refusing = refusing
-        self._lanes = (_Lane(_QUICK_SECONDS), _Lane(_SECONDS))
+        self._lanes = (_Lane(_QUICK_SECONDS, refusing), _Lane(_SECONDS, refusing))
         # By the hash of the grammar: its size, or why it is refused.
         self._found: OrderedDict[bytes, int | str] = OrderedDict()
         self._running: dict[bytes, asyncio.Task[int | str]] = {}
@@ -113,9 +112,9 @@ class GrammarChecks:
         found: int | str
         try:
             try:
-                found = (await quick.check(grammar, self._refusing)).size
+                found = (await quick.check(grammar)).size
             except LimitExceededError:
-                found = (await slow.check(grammar, self._refusing)).size
+                found = (await slow.check(grammar)).size
             if found > _MOST_BYTES:
                 found = f"it takes more than {_MOST_BYTES / 2**20:g} MiB of memory"
         except InputError as error:

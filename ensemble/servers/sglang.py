@@ -48,14 +48,25 @@ class SglangServer(TokenServer):
 
     def chosen(self, contexts: Sequence[Ids], ids: Ids) -> list[Logprobs]:
         """See :class:`~ensemble.servers.token_server.TokenServer`."""
-        return [self._chosen(result, ids) for result in self._results(contexts, 1, 1, list(ids))]
+        found: list[Logprobs] = []
+        for meta in self._results(contexts, 1, 1, list(ids)):
+            rows = meta.output_token_ids_logprobs
+            values = dict((rows[0] if rows else None) or ())
+            # NaN and minus infinity are both null; the token that the server chose tells them apart.
+            self._tokens(meta, 1)
+            if any(index not in values for index in ids):
+                raise self._invalid("lacks log-probabilities of token_ids_logprob")
+            found.append({index: values[index] for index in ids})
+        return found
 
     def _results(
         self, contexts: Sequence[Ids], max_tokens: int, k: int, ids: list[int] | None = None
     ) -> Iterator[SglangTokens]:
         """The ``meta_info`` of each context."""
-        # The server refuses the whole request if one context has too few places for max_new_tokens.
-        counts = [self._fitting(len(context), max_tokens) for context in contexts]
+        # The server refuses the whole request if one context has too few places for max_new_tokens. One at least: then
+        # it says that the context is full.
+        most = self.limits.context
+        counts = [max_tokens if most is None else max(1, min(max_tokens, most - len(each))) for each in contexts]
         body = {
             "input_ids": [list(context) for context in contexts],
             "sampling_params": [{**_GREEDY, "max_new_tokens": n} for n in counts],
@@ -69,11 +80,6 @@ class SglangServer(TokenServer):
             meta = self.client.checked(SglangAnswer, self._path, result).meta_info
             self._check(meta, len(context), count)
             yield meta
-
-    def _fitting(self, length: int, max_tokens: int) -> int:
-        """Tokens that fit after a context. One at least: then the server says that the context is full."""
-        context = self.limits.context
-        return max_tokens if context is None else max(1, min(max_tokens, context - length))
 
     def _check(self, meta: SglangTokens, length: int, max_tokens: int) -> None:
         reason = meta.finish_reason
@@ -90,15 +96,6 @@ class SglangServer(TokenServer):
         if len(written) != len(tops):
             raise self._invalid("has no top log-probabilities of each token")
         return [self._next_token(*token, dict(top), k) for token, top in zip(written, tops, strict=True)]
-
-    def _chosen(self, meta: SglangTokens, ids: Ids) -> Logprobs:
-        rows = meta.output_token_ids_logprobs
-        values = dict((rows[0] if rows else None) or ())
-        # NaN and minus infinity are both null; the token that the server chose tells them apart.
-        self._tokens(meta, 1)
-        if any(index not in values for index in ids):
-            raise self._invalid("lacks log-probabilities of token_ids_logprob")
-        return {index: values[index] for index in ids}
 
 
 def probe(client: ServerClient) -> SglangServer | None:

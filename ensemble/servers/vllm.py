@@ -66,18 +66,15 @@ class VllmServer(TokenServer):
         """The log-probability of each id as the last token of a prompt."""
         prompts = [[*context, index] for context in contexts for index in ids]
         choices = self._choices(prompts, max_tokens=1, prompt_logprobs=0)
-        values = [
-            self._prompt_logprob(choice, prompt, prompt[-1]) for choice, prompt in zip(choices, prompts, strict=True)
-        ]
+        values = []
+        for choice, prompt in zip(choices, prompts, strict=True):
+            logprobs = choice.prompt_logprobs or ()
+            entry = (logprobs[-1] or {}).get(str(prompt[-1])) if len(logprobs) == len(prompt) else None
+            if entry is None:
+                raise self._invalid("has no prompt_logprobs of every token")
+            values.append(entry.logprob)
         starts = range(0, len(values), len(ids))
         return [dict(zip(ids, values[start : start + len(ids)], strict=True)) for start in starts]
-
-    def _prompt_logprob(self, choice: VllmChoice, prompt: Sequence[int], index: int) -> float:
-        logprobs = choice.prompt_logprobs or ()
-        entry = (logprobs[-1] or {}).get(str(index)) if len(logprobs) == len(prompt) else None
-        if entry is None:
-            raise self._invalid("has no prompt_logprobs of every token")
-        return entry.logprob
 
     def _choices(self, contexts: Sequence[Ids], **fields: object) -> list[VllmChoice]:
         answer = self.client.post(_PATH, {**_GREEDY, **fields, "prompt": [list(context) for context in contexts]})
