@@ -13,15 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import ReferenceMember, generate, score
-from tiny import (
-    byte_tokenizer,
-    nllb_tokenizer,
-    save_member,
-    tiny_model,
-    tiny_translator,
-    tokenizer_named,
-    unigram_tokenizer,
-)
+from tiny import byte_tokenizer, nllb_tokenizer, save_member, tiny_translator, unigram_tokenizer
+from tiny import member as plain_member
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -30,7 +23,7 @@ from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError
 from ensemble.models.encoder_decoder import EncoderDecoderRunner
 from ensemble.models.load import member_of
-from ensemble.models.member import Member
+from ensemble.models.member import LocalMember, Member
 from ensemble.models.spec import Checkpoint, Sides
 
 SOURCES = ("The cat sat on the mat.", "James", "They went to the shop and bought 12 apples, so they said.")
@@ -67,9 +60,8 @@ def bart_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-@cache
-def causal(name: str, seed: int = 5) -> Member:
-    return member_of(tiny_model(tokenizer_named(name), seed), tokenizer_named(name), name=name)
+def causal(name: str) -> LocalMember:
+    return plain_member(name, 5)
 
 
 class Whole:

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import byte_tokenizer, tiny_model, tokenizer_named
+from tiny import member
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ensemble.methods import gac, gac_threshold, safe, unite
-from ensemble.models.load import member_of
-from ensemble.models.member import Member
+from ensemble.models.member import LocalMember
 from ensemble.step.sampler import Detokenizer, Draw, Sampler
 from ensemble.step.token_method import Setup, TokenRule
 from ensemble.vocabulary.joint import JointVocabulary, build
@@ -55,10 +54,9 @@ def reads() -> Iterator[Reads]:
 
 
 @cache
-def members() -> tuple[list[Member], JointVocabulary]:
-    tokenizers = byte_tokenizer(), tokenizer_named("unigram with bytes")
-    made = [member_of(tiny_model(each, n), each, name=f"m{n}") for n, each in enumerate(tokenizers)]
-    return made, build([member.vocabulary for member in made])
+def members() -> tuple[list[LocalMember], JointVocabulary]:
+    made = [member("bytes"), member("unigram with bytes", 1)]
+    return made, build([each.vocabulary for each in made])
 
 
 RULES = {
@@ -81,7 +79,7 @@ DRAWS: dict[str, Sequence[Draw]] = {
 def rule_of(name: str) -> tuple[TokenRule, Detokenizer, Setup]:
     made, joint = members()
     setup = Setup(made, joint, 10, (0.5, 0.5))
-    return RULES[name](setup), Detokenizer([member.vocabulary for member in made], joint), setup
+    return RULES[name](setup), Detokenizer([each.vocabulary for each in made], joint), setup
 
 
 @torch.inference_mode()

@@ -12,28 +12,24 @@ from typing import Any
 import numpy as np
 import pytest
 from reference import ReferenceMember
-from tiny import let_write, tiny_model, tokenizer_named
+from tiny import tokenizer_named, writer_of
 
 from ensemble import Ensemble
 from ensemble.errors import InputError
 from ensemble.methods.sweetspan import OpenSpan, best_span, mean_perplexity
-from ensemble.models.load import member_of
 from ensemble.models.member import Member
 
 NAMES = ("bytes", "unigram with bytes", "unigram", "bytes")
 PROMPTS = ["The capital of France is", "Question: 12 + 30 = ?\nAnswer:", "  two leading spaces", "Trailing space "]
-TEXT = b" James went to the big old house and sat down by the cat there, didn't he?\n"
+TEXT = " James went to the big old house and sat down by the cat there, didn't he?\n"
 
 
 @cache
 def pair(n: int) -> tuple[Member, ReferenceMember]:
     """The n-th member and its slow reference. Each member prefers a text with spaces, from a different place on."""
-    tokenizer = tokenizer_named(NAMES[n])
-    plain = member_of(tiny_model(tokenizer, n, eos_rate=0.02), tokenizer, name=f"m{n}")
-    start = 9 * n
-    ids = plain.vocabulary.continue_ids(TEXT[start:] + TEXT[:start])
-    model = let_write(plain.model, ids, strength=4.0)
-    return replace(plain, model=model), ReferenceMember(model, tokenizer)
+    tokenizer, start = tokenizer_named(NAMES[n]), 9 * n
+    made = writer_of(tokenizer, TEXT[start:] + TEXT[:start], n, strength=4.0, eos_rate=0.02)
+    return made, ReferenceMember(made.model, tokenizer)
 
 
 def ensemble(count: int, tables: Path, **options: Any) -> Ensemble:
