@@ -94,16 +94,3 @@ def case_of(kind: str, line: str) -> Any:
 @pytest.mark.parametrize(("kind", "line"), [case_of(kind, line) for kind, line in SHARE])
 def test_every_way_to_decode_writes_what_the_reference_writes(kind: str, line: str, tables: Path) -> None:
     assert differing(kind, line, list(KINDS).index(kind) % SETTINGS_EACH, tables) == []
-
-
-TYPICAL = {"csv": ",2", "json": '"v":[', "markdown": " | ", "latex": "_{", "thai": "วันนี้"}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_texts_are_of_their_kind(kind: str, tables: Path) -> None:
-    member, _ = both(parts("bytes")[0])
-    begun = text_of(kind, 1200)[:40]
-    with writing(member, text_of(kind, 1200)):
-        [made] = decode(Ensemble([member], cache_dir=tables), [begun], Settings(150))
-    assert (begun + made.text).encode().startswith(text_of(kind, 1200).encode()[:120])
-    assert TYPICAL[kind] in made.text

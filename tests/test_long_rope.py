@@ -12,8 +12,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_rows import assert_close, tokens, watch
-from tiny import byte_tokenizer, tiny_model
+from test_rows import assert_close, tokens
+from tiny import byte_tokenizer, passes_of, tiny_model
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
@@ -142,10 +142,9 @@ def test_contexts_of_a_server_are_on_their_sides() -> None:
                 assert_close(own, alone(contexts[n]))
 
 
-def test_a_step_over_short_texts_is_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner, fed = phi_member().runner(), list[tuple[int, ...]]()
-    watch(phi(), fed, monkeypatch)
-    with torch.inference_mode():
+def test_a_step_over_short_texts_is_one_pass() -> None:
+    runner = phi_member().runner()
+    with torch.inference_mode(), passes_of(phi()) as fed:
         runner.admit([[1, 2, 3], [4, 5]])
         runner.feed([3, 2], [[6], [7]])
     assert fed == [(2, 3), (2, 1)]

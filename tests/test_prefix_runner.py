@@ -8,7 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_rows import CLOSE, model_of, sliding, watch
+from test_rows import CLOSE, model_of, sliding
+from tiny import passes_of
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -65,68 +66,66 @@ def test_any_calls_give_the_logits_of_fresh_runs(kind: str, calls: list[list[lis
             assert sum(len(batch.rows) for batch in runner._batches) <= rows
 
 
-def fed_by(monkeypatch: pytest.MonkeyPatch, runner: PrefixRunner, contexts: list[list[int]]) -> list[tuple[int, ...]]:
+def fed_by(runner: PrefixRunner, contexts: list[list[int]]) -> list[tuple[int, int]]:
     """The shapes of the forward passes of a call."""
-    fed: list[tuple[int, ...]] = []
-    with monkeypatch.context() as patch:
-        watch(model_of("llama"), fed, patch)
+    with passes_of(model_of("llama")) as fed:
         list(runner.logits(contexts))
     return fed
 
 
-def test_a_text_that_grew_costs_its_new_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_grew_costs_its_new_tokens() -> None:
     runner = PrefixRunner(KINDS["cached"])
     texts = [[n, *range(20)] for n in range(3)]
-    fed_by(monkeypatch, runner, texts)
-    assert fed_by(monkeypatch, runner, [[*text, 7] for text in texts]) == [(3, 1)]
+    fed_by(runner, texts)
+    assert fed_by(runner, [[*text, 7] for text in texts]) == [(3, 1)]
 
 
-def test_a_draft_is_read_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_is_read_in_one_pass() -> None:
     runner = PrefixRunner(KINDS["cached"])
     text = list(range(20))
-    fed_by(monkeypatch, runner, [text])
-    assert fed_by(monkeypatch, runner, [[*text, *range(50, 50 + n)] for n in range(9)]) == [(1, 9)]
+    fed_by(runner, [text])
+    assert fed_by(runner, [[*text, *range(50, 50 + n)] for n in range(9)]) == [(1, 9)]
 
 
 def test_many_places_of_a_row_are_read_in_passes_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_server, "_MAX_LOGITS", 4)
     runner = PrefixRunner(KINDS["cached"])
     contexts = [[*range(n)] for n in range(1, 11)]
-    assert fed_by(monkeypatch, runner, contexts) == [(1, 1), (1, 4), (1, 4), (1, 1)]
+    assert fed_by(runner, contexts) == [(1, 1), (1, 4), (1, 4), (1, 1)]
     check(runner, model_of("llama"), contexts)
 
 
-def test_some_of_the_last_contexts_again_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_of_the_last_contexts_again_cost_nothing() -> None:
     runner = PrefixRunner(KINDS["cached"])
     texts = [[n, *range(20)] for n in range(3)]
-    fed_by(monkeypatch, runner, texts)
+    fed_by(runner, texts)
     again = [texts[2], texts[0], texts[2]]
-    assert fed_by(monkeypatch, runner, again) == []
+    assert fed_by(runner, again) == []
     check(runner, model_of("llama"), again)
 
 
-def test_texts_of_one_client_do_not_cost_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_of_one_client_do_not_cost_another_one() -> None:
     runner = PrefixRunner(KINDS["cached"])
     mine, theirs = [[1, *range(20)]], [[n, *range(50, 70)] for n in range(2, 6)]
     for texts in (mine, theirs):
-        fed_by(monkeypatch, runner, texts)
-    assert fed_by(monkeypatch, runner, [[*mine[0], 5]]) == [(1, 1)]
+        fed_by(runner, texts)
+    assert fed_by(runner, [[*mine[0], 5]]) == [(1, 1)]
 
 
-def test_the_least_recently_used_rows_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_recently_used_rows_are_dropped() -> None:
     runner = PrefixRunner(KINDS["cached"], rows=2)
     texts = [[n, *range(20)] for n in range(3)]
     for text in (texts[0], texts[1], texts[0], texts[2]):
-        fed_by(monkeypatch, runner, [text])
-    assert fed_by(monkeypatch, runner, [texts[0]]) == [(1, 1)]
-    assert fed_by(monkeypatch, runner, [texts[1]]) == [(1, 21)]
+        fed_by(runner, [text])
+    assert fed_by(runner, [texts[0]]) == [(1, 1)]
+    assert fed_by(runner, [texts[1]]) == [(1, 21)]
 
 
 def test_a_row_that_is_no_longer_needed_leaves_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_server, "_MAX_IDLE_CALLS", 1)
     runner = PrefixRunner(KINDS["cached"])
-    fed_by(monkeypatch, runner, [[1, 2, 3], [4, 5, 6]])
-    assert [fed_by(monkeypatch, runner, [[1, 2, 3, *range(n)]]) for n in (1, 2, 3)] == [[(2, 1)], [(1, 1)], [(1, 1)]]
+    fed_by(runner, [[1, 2, 3], [4, 5, 6]])
+    assert [fed_by(runner, [[1, 2, 3, *range(n)]]) for n in (1, 2, 3)] == [[(2, 1)], [(1, 1)], [(1, 1)]]
 
 
 def test_after_a_pass_that_failed_the_rows_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:

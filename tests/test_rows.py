@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import byte_tokenizer, tiny_model
+from tiny import byte_tokenizer, passes_of, tiny_model
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
@@ -86,17 +86,6 @@ class Both:
 
 def assert_close(got: Tensor, expected: Tensor) -> None:
     assert float((got - expected).abs().max()) < CLOSE
-
-
-def watch(model: PreTrainedModel, fed: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Note the shape of the ids of each pass."""
-    forward = model.forward
-
-    def noted(**kwargs: Any) -> Any:
-        fed.append(tuple(kwargs["input_ids"].shape))
-        return forward(**kwargs)
-
-    monkeypatch.setattr(model, "forward", noted)
 
 
 def in_turn(turn: int) -> list[list[int]]:
@@ -199,19 +188,17 @@ def test_a_prompt_may_have_fewer_tokens_than_the_logits_that_another_needs(promp
             assert_close(got[row, -len(prompt) :], expected[row, -len(prompt) :])
 
 
-def test_a_shared_beginning_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, fed = CachedRunner(model_of("llama")), list[tuple[int, ...]]()
-    watch(model_of("llama"), fed, monkeypatch)
-    with torch.inference_mode():
+def test_a_shared_beginning_is_computed_once() -> None:
+    rows = CachedRunner(model_of("llama"))
+    with torch.inference_mode(), passes_of(model_of("llama")) as fed:
         rows.admit([[*PREFIX, 4], [*PREFIX, 5, 6], [*PREFIX, 7]])
         rows.admit([[*PREFIX, 8]])
     assert fed == [(1, len(PREFIX)), (3, 2), (1, 1)]
 
 
-def test_a_short_shared_beginning_is_computed_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, fed = CachedRunner(model_of("llama")), list[tuple[int, ...]]()
-    watch(model_of("llama"), fed, monkeypatch)
-    with torch.inference_mode():
+def test_a_short_shared_beginning_is_computed_with_the_rest() -> None:
+    rows = CachedRunner(model_of("llama"))
+    with torch.inference_mode(), passes_of(model_of("llama")) as fed:
         rows.admit([[1, 2, 3, 4], [1, 2, 3, 5]])
     assert fed == [(2, 4)]
 
@@ -372,11 +359,6 @@ def test_recomputed_rows_of_other_lengths_are_read_in_pieces(arch: str, monkeypa
     # A single row has the logits of all of its tokens where the model cannot leave any out.
     most = 8 if can_skip_logits(type(model).forward) else longest
     assert max(made) <= most * vocabulary
-
-
-def test_a_cache_is_used_in_single_precision_too() -> None:
-    model = tiny_model(byte_tokenizer(), arch="bloom", layers=2, dtype=torch.float32)
-    assert member_of(model, byte_tokenizer(), name="bloom").recompute_reason is None
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen3", "gemma", "falcon"])
