@@ -149,20 +149,15 @@ def find_sources(paths: Sequence[str], notes: Notes) -> list[LogSource]:
 def _files(text: str) -> Iterator[LogFile]:
     # Not Path.expanduser, which fails for an unknown user.
     path = Path(os.path.expanduser(text))  # noqa: PTH111
-    if not exists(path):
-        # Not Path.glob, which takes no absolute patterns. A link that leads nowhere matches, too.
-        matches = sorted(filter(exists, glob.glob(str(path), recursive=True)))  # noqa: PTH207
-        if not matches:
-            raise InputError(f"{text}: no such file or folder, and no file matches it as a glob; correct the path")
-        for match in map(Path, matches):
-            if match.is_dir():
-                yield from _files_in(match)
-            else:
-                yield LogFile(match, given=False)
-    elif path.is_dir():
-        yield from _files_in(path)
-    else:
-        yield LogFile(path, given=True)
+    # Not Path.glob, which takes no absolute patterns. A link that leads nowhere matches, too.
+    matches = [] if exists(path) else sorted(filter(exists, glob.glob(str(path), recursive=True)))  # noqa: PTH207
+    if not matches and not exists(path):
+        raise InputError(f"{text}: no such file or folder, and no file matches it as a glob; correct the path")
+    for found in [Path(match) for match in matches] or [path]:
+        if found.is_dir():
+            yield from _files_in(found)
+        else:
+            yield LogFile(found, given=found is path)
 
 
 def _files_in(folder: Path) -> Iterator[LogFile]:

@@ -73,8 +73,7 @@ class QuestionBank:
     def _follow_ups(self, question: Record) -> list[str]:
         texts: list[str] = []
         for template in self._settings.follow_ups:
-            value = template.texts(question)
-            texts.extend([value] if isinstance(value, str) else value)
+            texts.extend(template.texts(question))
         # As for options: a question of two turns can be in a file that has columns for three.
         while texts and not texts[-1].strip():
             texts.pop()
@@ -179,7 +178,7 @@ class QuestionBank:
         accepted: list[str] = []
         for template in templates:
             read = template.texts(question) if are_json else template.read(question, accepted_texts)
-            accepted.extend([read] if isinstance(read, str) else read or ())
+            accepted.extend(read or ())
         # Some lists of aliases have empty entries; an empty accepted text would be contained in every response.
         accepted = [text for text in accepted if text.strip()]
         if not accepted and templates and self.definition.rubric is None:
@@ -193,8 +192,7 @@ def choices_of(templates: Sequence[Template], record: Record) -> tuple[str, ...]
         return ()
     options: list[str] = []
     for template in templates:
-        texts = template.read(record, _all_options) if len(templates) == 1 else template.texts(record)
-        options.extend([texts] if isinstance(texts, str) else texts)
+        options.extend(template.read(record, _all_options) if len(templates) == 1 else template.texts(record))
     # Empty options at the end are no options: a question with three can be in a file of four columns.
     while options and not options[-1].strip():
         options.pop()

@@ -170,8 +170,8 @@ class Template:
             raise self._failure(record, error) from error
         return value
 
-    def texts(self, record: Record) -> str | tuple[str, ...]:
-        """Evaluate to one text, or to several if the value is a list. A null is an empty text."""
+    def texts(self, record: Record) -> tuple[str, ...]:
+        """Evaluate to one text, or to those of a list. A null is an empty text."""
         return self.read(record, _plain_texts)
 
     def read(self, record: Record, reader: Callable[[object], T]) -> T:
@@ -256,8 +256,8 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-def _plain_texts(value: object) -> str | tuple[str, ...]:
-    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else _plain(value)
+def _plain_texts(value: object) -> tuple[str, ...]:
+    return tuple(map(_plain, value if isinstance(value, (list, tuple)) else [value]))
 
 
 def _plain(value: object) -> str:

@@ -61,10 +61,7 @@ class _Limited(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         if size < 0:
             return b"".join(iter(lambda: self.read(self._piece), b""))
-        try:
-            piece = self._stream.read(min(size, self._piece))
-        except _broken() as error:
-            raise InputError(f"{self._place}: the compressed data is damaged ({error}); write it again") from error
+        piece = self._stream.read(min(size, self._piece))
         self._total += len(piece)
         self._item += len(piece)
         if self._total > LARGEST_FILE:
