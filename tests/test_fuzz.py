@@ -26,19 +26,21 @@ SHORT = {
     "evaluation": 15,
     "store": 12,
     "numbers": 30,
-    "logs": 30,
     "pool": 30,
     "ensemble": 15,
     "request": 30,
 }
-"""Inputs of a kind in `make test`; the others' take longer, and the kept cases stand for them."""
+"""Inputs of a kind in `make test`. The others' take longer, and the kept cases stand for them, or other tests.
+
+Those of task files and logs are in `test_tasks_format.py` and `test_logs_formats.py`.
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def kinds() -> dict[str, fuzzing.Kind]:
     offline()
     made = fuzzing.kinds()
-    warm(list(made))
+    warm([*SHORT, *{name for name, _ in fuzzing.cases()}])
     return made
 
 
