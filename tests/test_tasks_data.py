@@ -192,7 +192,7 @@ def test_the_hubs_loading_code_reads_a_folder_and_gives_what_local_files_give(ex
         local = load(exported, data, options={"split": split, "data_dir": exported})
         assert from_hub.examples == local.examples
         assert from_hub.fingerprint == local.fingerprint
-        assert "|datasets:" in str(from_hub.signature)
+        assert "|datasets:" in from_hub.signature
 
 
 @pytest.mark.usefixtures("hub_cache")

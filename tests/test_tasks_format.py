@@ -81,7 +81,7 @@ def test_extract_is_applied_before_the_metric_and_no_match_is_wrong(folder: Path
 def test_decimal_commas_hold_for_references_extraction_and_responses(folder: Path) -> None:
     write_lines(folder / "dev.jsonl", [{"question": "q", "answer": "1.362,50"}])
     task = load(folder, decimal=",", extract="sind ([0-9.,]+)")
-    assert (task.metric, task.signature.metric) == ("number_comma", "number_comma")
+    assert task.metric == "number_comma"
     score = task.score(task.examples[0], "Das sind 1362,5 Euro.")
     assert (score.value, score.extracted) == (1, "1362,5")
 
@@ -241,10 +241,10 @@ def test_the_signature_says_how_a_number_came_about(folder: Path) -> None:
 
 
 def test_the_prompt_hash_changes_with_prompt_and_shots_only(folder: Path) -> None:
-    plain = load(folder).signature.prompt
-    assert load(folder, options={"limit": 1}).signature.prompt == plain
-    assert load(folder, prompt="{{question}}").signature.prompt != plain
-    assert load(folder, options={"shots": 1}).signature.prompt != plain
+    plain = load(folder).prompt_digest
+    assert load(folder, options={"limit": 1}).prompt_digest == plain
+    assert load(folder, prompt="{{question}}").prompt_digest != plain
+    assert load(folder, options={"shots": 1}).prompt_digest != plain
 
 
 def test_importing_tasks_loads_no_heavy_library() -> None:

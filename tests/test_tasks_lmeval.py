@@ -301,5 +301,5 @@ def test_a_fingerprint_is_the_same_with_new_functions_and_another_after_a_change
     assert again.fingerprint == own.fingerprint
     changed = loaded(description="Add up:\n\n")
     assert changed.fingerprint != own.fingerprint
-    assert changed.signature.prompt != own.signature.prompt
-    assert ("task", "3.0") in own.signature.versions
+    assert changed.prompt_digest != own.prompt_digest
+    assert ("task", "3.0") in own.versions

@@ -186,7 +186,7 @@ def evaluation_of(
         metric=task.metric,
         split=task.split,
         n=len(task.examples),
-        signature=str(task.signature),
+        signature=task.signature,
         k=config.options.k,
         weights=config.options.weights,
         think=config.options.think,

@@ -34,7 +34,7 @@ def profile(options: ProfileOptions) -> None:
             | p.no_answer
             for p in ranked
         ]
-        print_json({"task": dev.name, "signature": str(dev.signature), "profiles": numbers})
+        print_json({"task": dev.name, "signature": dev.signature, "profiles": numbers})
         return
     for p in ranked:
         # A choice task has no lengths.

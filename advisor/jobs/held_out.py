@@ -134,7 +134,7 @@ class ChosenSet:
             think=config.options.rules.think,
             n=difference.n,
             split=held_out.split,
-            signature=str(held_out.signature),
+            signature=held_out.signature,
             accuracy_ci=accuracy_interval(own.profile, seed=config.options.seed),
             difference=difference.difference,
             difference_ci=difference.difference_ci,

@@ -17,6 +17,6 @@ docs/how-to/own-task.md describes the format. From the file to the prompts:
 from __future__ import annotations
 
 from advisor.tasks.load import TaskSummary, list_tasks, load_task
-from advisor.tasks.task import Example, Score, Signature, Task
+from advisor.tasks.task import Example, Score, Task
 
-__all__ = ["Example", "Score", "Signature", "Task", "TaskSummary", "list_tasks", "load_task"]
+__all__ = ["Example", "Score", "Task", "TaskSummary", "list_tasks", "load_task"]

@@ -17,7 +17,7 @@ import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from advisor.tasks import metrics
@@ -136,24 +136,6 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
-    """How a number on this task was made; two numbers are comparable if their signatures are equal."""
-
-    task: str
-    metric: str
-    split: str  # the split that the user named
-    n: int  # number of questions
-    shots: int  # demonstrations before each question
-    seed: int  # seed of every draw: shots, dev sample, limit
-    prompt: str  # as ``prompt_digest`` of the task
-    versions: tuple[tuple[str, str], ...]  # as of the task
-
-    def __str__(self) -> str:
-        named = [(each.name, getattr(self, each.name)) for each in fields(self) if each.name != "versions"]
-        return "|".join(f"{key}:{value}" for key, value in (*named, *self.versions))
-
-
-@dataclass(frozen=True, slots=True)
 class Task:
     """The questions of one split, and the way to score responses to them."""
 
@@ -185,12 +167,11 @@ class Task:
     origin: str | None = None  # the data set of the hub and its commit, ``ORG/NAME@COMMIT``; None for other data
 
     @property
-    def signature(self) -> Signature:
-        """How numbers on this task are made."""
-        n = len(self.examples)
-        return Signature(
-            self.name, self.metric, self.split, n, self.shots, self.seed, self.prompt_digest, self.versions
-        )
+    def signature(self) -> str:
+        """How a number on this task was made; two numbers are comparable if their signatures are equal."""
+        parts = {"task": self.name, "metric": self.metric, "split": self.split, "n": len(self.examples)}
+        parts |= {"shots": self.shots, "seed": self.seed, "prompt": self.prompt_digest}
+        return "|".join(f"{key}:{value}" for key, value in (*parts.items(), *self.versions))
 
     @property
     def settings(self) -> Settings:

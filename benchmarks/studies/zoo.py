@@ -184,7 +184,7 @@ def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None =
             found = profiler.together(models, test)
             sets[models] = scores(found) == 1
             progress(f"{number} of {len(wanted)}: {', '.join(models)}: {found.accuracy:.1f}")
-    return Outcomes(str(test.signature), ordered, alone, sets)
+    return Outcomes(test.signature, ordered, alone, sets)
 
 
 def _plan(folders: Mapping[str, Path], dev: Task, cache_dir: Path) -> RunConfig:
