@@ -33,8 +33,7 @@ harness.register()
 from lm_eval.api.instance import Instance  # noqa: E402  # where it is installed
 from lm_eval.models.huggingface import HFLM  # noqa: E402
 
-from advisor.lm_eval.model import UniteLM  # noqa: E402
-from advisor.lm_eval.requests import settings_of, windows  # noqa: E402
+from advisor.lm_eval.model import UniteLM, settings_of, windows  # noqa: E402
 
 __all__ = ["models", "place"]
 DEMO = Path(__file__).parents[1] / "advisor" / "demo" / "models"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from advisor import sandbox
-from advisor.sandbox import Isolation, SandboxLimits, run_program
+from advisor.sandbox import Isolation, run_program
 from ensemble.errors import InputError, UniteError
 
 WEAKEST = Isolation(unprivileged=False, namespaces=False, read_only=False)
@@ -26,8 +26,12 @@ def namespaces() -> None:
         pytest.skip("this system gives no namespaces")
 
 
-def reason(program: str, *tests: str, **limits: float) -> str | None:
-    return sandbox.run(program, tests, SandboxLimits(**limits))  # type: ignore[arg-type]  # whole where they must be
+def reason(program: str, *tests: str, kind: Isolation | None = None, **limits: float) -> str | None:
+    kind = kind or sandbox.isolation()  # found with the usual limits
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in limits.items():
+            patch.setattr(run_program, name.upper(), value)
+        return run_program._run(program, tests, kind)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +122,7 @@ def test_there_is_no_network(namespaces: None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         connect = f"import socket\nsocket.create_connection(('127.0.0.1', {server.getsockname()[1]}), 1)"
         assert reason(connect) == "OSError"  # "network is unreachable": not even this machine's own
-        assert run_program._run(connect, (), SandboxLimits(), WEAKEST) is None
+        assert reason(connect, kind=WEAKEST) is None
 
 
 def test_the_environment_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +225,7 @@ def test_a_tree_of_any_depth_is_gone_afterwards_and_what_its_links_lead_to_stays
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(350)  # 1,000 folders would take seconds
     try:
-        assert run_program._run(links + DEEP, (), SandboxLimits(), WEAKEST) is None
+        assert reason(links + DEEP, kind=WEAKEST) is None
     finally:
         sys.setrecursionlimit(limit)
     assert list(tmp_path.iterdir()) == [kept]
@@ -231,7 +235,7 @@ def test_a_tree_of_any_depth_is_gone_afterwards_and_what_its_links_lead_to_stays
 def test_a_program_may_delete_its_folder() -> None:
     program = "import os, shutil\nshutil.rmtree(os.getcwd(), ignore_errors=True)"
     assert reason(program) is None
-    assert run_program._run(program, (), SandboxLimits(), WEAKEST) is None
+    assert reason(program, kind=WEAKEST) is None
 
 
 def test_nothing_can_be_written_outside_of_its_folder() -> None:
@@ -262,10 +266,10 @@ def test_a_daemon_does_not_outlive_its_program(tmp_path: Path, then: str) -> Non
     kill_guard = "\nimport signal\nos.kill(os.getppid(), signal.SIGKILL)\n"
     if sandbox.isolation().namespaces:
         program = DAEMON.format(folder=str(tmp_path)) + kill_guard + then
-        run_program._run(program, (), SandboxLimits(seconds=0.5), sandbox.isolation())
+        reason(program, seconds=0.5)
     for kind in {sandbox.isolation(), WEAKEST}:
         program = DAEMON.format(folder=str(tmp_path)) + then
-        run_program._run(program, (), SandboxLimits(seconds=0.5), kind)
+        reason(program, kind=kind, seconds=0.5)
     time.sleep(2)
     assert not (tmp_path / "alive").exists()
 
@@ -286,7 +290,7 @@ def test_data_classes_and_the_library_work_and_a_demonstration_is_not_run() -> N
 def test_a_system_where_no_program_runs_is_said_and_no_program_fails_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_program, "_GUARD", Path("/there/is/no/guard.py"))
     with pytest.raises(UniteError, match="the sandbox did not start: exit status 2"):
-        run_program._run("x = 1", (), SandboxLimits(), WEAKEST)
+        reason("x = 1", kind=WEAKEST)
     run_program.isolation.cache_clear()
     try:
         with pytest.raises(UniteError, match=r"programs cannot run here: .*; score MBPP on another system"):

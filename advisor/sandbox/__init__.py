@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from advisor.sandbox.run_program import Isolation, SandboxLimits, check_strong, gaps, isolation, run
+from advisor.sandbox.run_program import Isolation, check_strong, gaps, isolation, run
 
-__all__ = ["Isolation", "SandboxLimits", "check_strong", "gaps", "isolation", "run"]
+__all__ = ["Isolation", "check_strong", "gaps", "isolation", "run"]

@@ -23,24 +23,19 @@ from advisor.sandbox import guard
 from ensemble.errors import InputError, UniteError
 
 _GUARD = Path(guard.__file__)
+# The resources of one program. Processor time ends a computation sooner than the wall clock, and does not depend on how
+# busy the machine is.
+SECONDS = 30.0
+CPU_SECONDS = 5  # MBPP's own solution of task 123 takes 2.6 s of an AMD EPYC core
+MEMORY = 1 << 30  # bytes of address space of each process
+PROCESSES = 32  # running at a time, threads included
+FILE_SIZE = 16 << 20  # bytes of each file
+DISK = 64 << 20  # bytes of all files together, where the program has its own file system
+OPEN_FILES = 64  # open at a time
 _GRACE = 5.0  # seconds beyond the limit, after which the guard itself is killed
 _MAX_REPORT = 4096  # bytes; a normal report has about a hundred
 # The probe imports what few programs have loaded already: the user that runs it must be able to read the library.
 _PROBE = "import decimal, heapq, itertools, math, re, pathlib\npathlib.Path('file').write_text('text')"
-
-
-@dataclass(frozen=True, slots=True)
-class SandboxLimits:
-    """The resources of one program."""
-
-    # Wall-clock time. The processor time ends a computation sooner, and does not depend on how busy the machine is.
-    seconds: float = 30.0
-    cpu_seconds: int = 5  # MBPP's own solution of task 123 takes 2.6 s of an AMD EPYC core
-    memory: int = 1 << 30  # bytes of address space of each process
-    processes: int = 32  # running at a time, threads included
-    file_size: int = 16 << 20  # bytes of each file
-    disk: int = 64 << 20  # bytes of all files together, where the program has its own file system
-    open_files: int = 64  # open at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +48,9 @@ class Isolation:
     read_only: bool  # it can write only in its folder, which is in memory
 
 
-_LIMITS = SandboxLimits()
-
-
-def run(program: str, tests: Sequence[str], limits: SandboxLimits = _LIMITS) -> str | None:
+def run(program: str, tests: Sequence[str]) -> str | None:
     """Run a program, then its tests in the same module; return why it failed, None if all ran to the end."""
-    return _run(program, tests, limits, isolation())
+    return _run(program, tests, isolation())
 
 
 @cache
@@ -67,7 +59,7 @@ def isolation() -> Isolation:
     problem = ""
     for kind in _kinds():
         try:
-            if _run(_PROBE, (), _LIMITS, kind) is None:
+            if _run(_PROBE, (), kind) is None:
                 return kind
         except UniteError as error:
             problem = str(error)
@@ -118,21 +110,21 @@ def _kinds() -> Iterator[Isolation]:
     yield from (Isolation(unprivileged, False, False) for unprivileged in users)
 
 
-def _run(program: str, tests: Sequence[str], limits: SandboxLimits, kind: Isolation) -> str | None:
+def _run(program: str, tests: Sequence[str], kind: Isolation) -> str | None:
     # Only the guard knows this number, so a program cannot report success just by printing or by ending early.
     nonce = secrets.token_hex(16)
     job = {
         "program": program,
         "tests": list(tests),
         "nonce": nonce,
-        "seconds": limits.seconds,
-        "disk": limits.disk,
+        "seconds": SECONDS,
+        "disk": DISK,
         "limits": {
-            "RLIMIT_CPU": limits.cpu_seconds,
-            "RLIMIT_AS": limits.memory,
-            "RLIMIT_NPROC": limits.processes,
-            "RLIMIT_FSIZE": limits.file_size,
-            "RLIMIT_NOFILE": limits.open_files,
+            "RLIMIT_CPU": CPU_SECONDS,
+            "RLIMIT_AS": MEMORY,
+            "RLIMIT_NPROC": PROCESSES,
+            "RLIMIT_FSIZE": FILE_SIZE,
+            "RLIMIT_NOFILE": OPEN_FILES,
             "RLIMIT_CORE": 0,
         },
         "library": sorted({str(Path(prefix).resolve()) for prefix in (sys.base_prefix, sys.prefix, sys.exec_prefix)}),
@@ -141,13 +133,13 @@ def _run(program: str, tests: Sequence[str], limits: SandboxLimits, kind: Isolat
         "read_only": kind.read_only,
     }
     with own_folder(unprivileged=kind.unprivileged) as folder:
-        report, status = _start_guard(json.dumps(job).encode(), folder, limits.seconds + _GRACE)
+        report, status = _start_guard(json.dumps(job).encode(), folder, SECONDS + _GRACE)
     ready, _, outcome = report.partition("\n")
     if ready != "ready":
         raise UniteError(f"the sandbox did not start: {ready.removeprefix('broken ') or f'exit status {status}'}")
     if outcome == f"passed {nonce}" and status == 0:
         return None
-    return _reason(outcome, status, limits)
+    return _reason(outcome, status)
 
 
 def _start_guard(job: bytes, folder: str, timeout: float) -> tuple[str, int | None]:
@@ -204,11 +196,11 @@ def _read_report(pipe: IO[bytes], deadline: float) -> str:
     return report.decode(errors="replace")
 
 
-def _reason(outcome: str, status: int | None, limits: SandboxLimits) -> str:
+def _reason(outcome: str, status: int | None) -> str:
     if status is None or status == guard.TOO_LATE:
-        return f"not done after {limits.seconds:g} s"
+        return f"not done after {SECONDS:g} s"
     if status == guard.KILLED:
-        return f"killed; it may have used more than {limits.cpu_seconds} s of processor time"
+        return f"killed; it may have used more than {CPU_SECONDS} s of processor time"
     kind = outcome.removeprefix("failed ")
     # A program can name its exception as it likes; only a plain name is shown.
     return kind if kind.isidentifier() and outcome.startswith("failed ") else "ended before its tests did"
