@@ -23,7 +23,7 @@ from reports.charts.rows import add_scale, row_axes, write_value
 from reports.charts.svg import COLOURS, markup, plain_style
 from reports.report_data import TAGS, ReportData, joint_name, page_json
 from reports.sections import ensemble, judge, models, provenance, questions, strategies
-from reports.tables import compared_groups, compared_models, compared_pairs, has_baseline, pair_name
+from reports.tables import compared_groups, compared_models, compared_pairs, has_baseline, leaderboard, pair_name
 
 # The sections in the order of the page: the template's name, the title in the contents (none for the verdict, which is
 # above them), and what returns the template's values.
@@ -39,7 +39,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[ReportData], dict[str, Any] | None]], 
     ("set", "The set", strategies.decoded_set),
     ("ensemble", "Together and alone", ensemble.together),
     ("methods", "Methods", ensemble.methods),
-    ("leaderboard", "Leaderboard", models.leaderboard),
+    ("leaderboard", "Leaderboard", lambda report: {"table": leaderboard(report.result)}),
     ("map", "Map", models.accuracy_map),
     ("pairs", "Pairs", models.pairs),
     ("lengths", "Lengths", models.lengths),

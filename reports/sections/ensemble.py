@@ -75,17 +75,14 @@ def _draw(run: EnsembleResult, result: Result, width: int) -> str | None:
         # The line is what the ensemble has to pass.
         reference(axes, run.best_single_accuracy)
     for y, (name, row) in enumerate(rows):
-        accuracy_mark(axes, name, row, "selected" if y else shape_of(_gain(run)), y)
+        gain = run.difference if run.measured_gain is None else run.measured_gain
+        accuracy_mark(axes, name, row, "selected" if y else shape_of(gain or 0.0), y)
         write_value(axes, y, text.points(row.accuracy), 48, bold=bold[y])
     return markup(
         axes,
         f"{measure.capitalize()} of the ensemble and of its {len(rows) - 1} members, with intervals; the table has the "
         "numbers.",
     )
-
-
-def _gain(run: EnsembleResult) -> float:
-    return run.measured_gain if run.measured_gain is not None else run.difference or 0.0
 
 
 def _draw_predictions(rows: Sequence[Mapping[str, Any]], width: int) -> str | None:

@@ -34,7 +34,6 @@ from reports.charts.rows import add_scale, row_axes
 from reports.charts.svg import COLOURS, markup, named
 from reports.report_data import ReportData
 from reports.tables import Cell, Column, make_table
-from reports.tables import leaderboard as leaderboard_table
 
 _MOST_GROUPS, _MOST_MODELS = 40, 40
 _SHADES = 9
@@ -47,11 +46,6 @@ _HEIGHT = 0.42  # of the highest bar of a histogram, in rows
 MOST_CANDIDATES = 12  # with more, the cells have no room for their values, so the page has only the table
 MOST_PAIRS = 1000  # in the table: a hundred candidates have 4,950; those with the best candidates come first
 _Square = tuple[int | None, str, str]  # the level of its colour, its value, and what it is
-
-
-def leaderboard(report: ReportData) -> dict[str, Any]:
-    """Return the values of the leaderboard's template."""
-    return {"table": leaderboard_table(report.result)}
 
 
 def group_models(report: ReportData) -> dict[str, Any] | None:
@@ -147,8 +141,13 @@ def _draw_map(result: Result, width: int) -> str | None:
     places = {candidate.model: place for place, candidate in enumerate(result.candidates)}
     for candidate, x, y in reversed(points):
         # The best candidates last, so that their marks lie above the others.
-        title = f"{text.length(result.length_of(candidate))} {result.length_unit}"
-        _draw_marks(axes, candidate, title, shapes[candidate.name], places[candidate.model], x, y)
+        written = f"{text.length(result.length_of(candidate))} {result.length_unit}"
+        title = f"{candidate.name}: {text.points(candidate.accuracy)} points, {written}"
+        # All marks on one another: the page shows the one that its limits give the candidate.
+        for shape in ("primary", "selected", "rejected"):
+            shown = int(shape == shapes[candidate.name])
+            data = {"point": places[candidate.model], "shape": shape, "shown": shown}
+            mark(axes, x, y, shape, title=title, data=data)
     add_scales(axes, f"mean response length, {result.length_unit} (log scale)", f"{result.measure}, points", width)
     label = f"Accuracy against mean response length of {len(points)} candidates; the leaderboard has the same numbers."
     return markup(axes, label, _geometry(axes, width, height))
@@ -185,16 +184,6 @@ def _draw_region(axes: Axes, result: Result) -> list[Bbox]:
     region.set(facecolor=COLOURS["band"], edgecolor=COLOURS["band-edge"])
     axes.add_artist(region)
     return [Bbox([[x, bottom], [x, top]]) for x in (left, right)] + [Bbox([[left, bottom], [right, bottom]])]
-
-
-def _draw_marks(  # what to draw, and where
-    axes: Axes, candidate: CandidateFigures, length: str, own: str, place: int, x: float, y: float
-) -> None:
-    """Draw the marks of all statuses on one another. The page shows the one that its limits give the candidate."""
-    title = f"{candidate.name}: {text.points(candidate.accuracy)} points, {length}"
-    for shape in ("primary", "selected", "rejected"):
-        shown = int(shape == own)
-        mark(axes, x, y, shape, title=title, data={"point": place, "shape": shape, "shown": shown})
 
 
 def _geometry(axes: Axes, width: int, height: int) -> dict[str, str]:

@@ -228,8 +228,7 @@ def _draw_costs(
         measured = None if row.is_single else row.measured_gain
         gain = "" if measured is None else f", {text.difference(measured)} points measured"
         title = f"{row.title}: {text.points(row.accuracy)} points{gain}, {what} {written(x)}"
-        colour = "selected" if row.is_single else shape_of(row.measured_gain)
-        mark(axes, x, y, colour, title=title, data={"recommended": 1} if best else None)
+        mark(axes, x, y, _shape(row), title=title, data={"recommended": 1} if best else None)
         if best:
             axes.add_artist(Line2D([x], [y], linestyle="", marker="o", ms=20, mfc="none", mec=COLOURS["ink"], zorder=4))
     unit = {"price of 1,000 questions": ", dollars", "time of a question": ", seconds"}.get(what, "")
