@@ -13,7 +13,6 @@ from advisor.models.local_model import LocalModel
 from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import RunConfig
 from advisor.options.new_run import SelectOptions
-from advisor.options.shared import InferenceOptions
 from advisor.progress import Progress
 from advisor.records import Profile
 from advisor.tasks import Task
@@ -30,15 +29,14 @@ def plain_plan(
     dev: Task,
     cache_dir: Path,
     command: str,
-    inference: InferenceOptions = InferenceOptions(),
+    options: SelectOptions = SelectOptions(),
 ) -> RunConfig:
     """A plan without a held-out split; everything that is not given is as a run without options has it."""
     return RunConfig(
-        options=SelectOptions(),
+        options=options,
         candidates=candidates,
         dev=dev,
         held_out=None,
-        inference=inference,
         cache_dir=cache_dir,
         command=command,
     )

@@ -212,7 +212,7 @@ def test_on_a_cluster_auto_is_a_gpu_only_where_one_is_requested(monkeypatch: pyt
 def config_of(entries: list[Any]) -> Any:
     dev = SimpleNamespace(scorer=None, metric="exact_match", origin=None)
     options, cluster = SelectOptions(), ClusterOptions()
-    return SimpleNamespace(command="", options=options, inference=options, cluster=cluster, candidates=entries, dev=dev)
+    return SimpleNamespace(command="", options=options, cluster=cluster, candidates=entries, dev=dev)
 
 
 @pytest.mark.parametrize(("sees_cuda", "device"), [(False, "cpu, mps"), (True, "cuda, mps")])

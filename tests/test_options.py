@@ -27,7 +27,6 @@ from advisor.options.finished_run import (
 )
 from advisor.options.new_run import DoctorOptions, InitOptions, LabelOptions, ProfileOptions, SelectOptions
 from advisor.options.option import Options, Panel, options_of
-from advisor.options.shared import InferenceOptions
 from ensemble.errors import InputError
 
 RUN = Path("runs/x")
@@ -213,6 +212,5 @@ def test_a_run_keeps_the_options_that_change_figures() -> None:
 
 
 def test_models_that_the_run_does_not_know_load_as_in_a_run_without_options() -> None:
-    assert CheckOptions(run=Path("r"), dtype="bfloat16", batch_size=3).inference == InferenceOptions(
-        dtype="bfloat16", batch_size=3
-    )
+    options = CheckOptions(run=Path("r"), dtype="bfloat16", batch_size=3)
+    assert options.of_select(k=4) == SelectOptions(dtype="bfloat16", batch_size=3, k=4)

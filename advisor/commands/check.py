@@ -24,7 +24,6 @@ from advisor.logs.join import read_logs
 from advisor.models.job import conversation_end
 from advisor.models.run_config import EQUAL, RunConfig, load_split
 from advisor.options.finished_run import CheckOptions
-from advisor.options.new_run import SelectOptions
 from advisor.progress import Progress
 from advisor.records import ALPHA, CONFIDENCE, Profile, signed
 from advisor.run.folder import Run
@@ -211,7 +210,7 @@ def _from_models(
     asked = replace(whole, examples=tuple(whole.examples[n] for n in numbers), max_new_tokens=limit_of_tokens)
     measured = run.result.ensemble
     config = RunConfig(
-        options=SelectOptions(
+        options=options.of_select(
             method=strategy.name if decodes else DEFAULT,
             k=(measured.k if measured else None) or 10,
             weights=_weights(measured, strategy, entries) if decodes else EQUAL,
@@ -221,7 +220,6 @@ def _from_models(
         candidates=entries,
         dev=asked,
         held_out=None,
-        inference=options.inference,
         cache_dir=options.cache_dir or default_cache_dir(),
         command=command_line(),
         judges=judges,

@@ -25,7 +25,6 @@ from advisor.judge.prompts import name_of_set
 from advisor.models.response_cache import ResponseCache, key_of
 from advisor.models.run_config import ACCURACY, RunConfig, load_split
 from advisor.options.finished_run import EvaluateOptions
-from advisor.options.new_run import SelectOptions
 from advisor.options.shared import split_names
 from advisor.progress import Progress
 from advisor.records import Cost, Profile
@@ -120,11 +119,10 @@ def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunCo
         dev = load_split(options, "dev", options.seed, max_new_tokens=options.max_new_tokens)
         _check_disjoint(evaluated, dev)
     return RunConfig(
-        options=SelectOptions(k=options.k, weights=options.weights, think=options.think, seed=options.seed),
+        options=options.of_select(k=options.k, weights=options.weights, think=options.think, seed=options.seed),
         candidates=candidates,
         dev=dev,
         held_out=evaluated,
-        inference=options.inference,
         cache_dir=options.cache_dir or default_cache_dir(),
         command=command,
         judges=judges,

@@ -57,9 +57,9 @@ class _TokenizerOnly(Member):
 
 def dry_run(config: RunConfig) -> dict[str, Any]:
     """Plan a run: its models, the new calls of strategies (``readers``), its judges, what is loaded, and the total."""
-    inference, engine = config.inference, config.cluster.engine
+    options, engine = config.options, config.cluster.engine
     # Checked before anything else looks at a model: this finds a hub that does not answer with one request.
-    problems = {entry.name: problem_of(entry, inference, engine) for entry in config.candidates}
+    problems = {entry.name: problem_of(entry, options, engine) for entry in config.candidates}
     known = [entry for entry in config.candidates if problems[entry.name] is None and not _has_to_come(entry)]
     stored = stored_responses(config, known)
     models = []
@@ -76,7 +76,7 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
     if (rubric := config.dev.rubric) is not None:
         task, responses = judge_prompts(config.dev, rubric)
         for judge in config.judges:
-            problem = problem_of(judge, inference, engine)
+            problem = problem_of(judge, options, engine)
             judges.append(_plan(config, judge, task, responses, verdicts(config, written_anew(config)), problem))
     readers = _readers(config, problems)
     every, verifies = [*models, *readers, *judges], config.held_out is not None
@@ -186,12 +186,12 @@ def _plan(
     Of each prompt, `missing` parts are responses of candidates that are not written yet.
     """
     limit, new = config.dev.max_new_tokens, tokens_written(task)
-    shown, counted, trouble = _encoded(entry, config.inference.chat_template, task.examples, problem)
+    shown, counted, trouble = _encoded(entry, config.options.chat_template, task.examples, problem)
     lengths = [count + each * limit for count, each in zip(counted, missing, strict=False)]
     tokens = {"min": min(lengths), "median": int(median(lengths)), "max": max(lengths)} if lengths else None
     plan = plan_model(
         entry,
-        config.inference,
+        config.options,
         config.cluster.engine,
         prompt=max(lengths or [512]),
         new=new,
@@ -329,7 +329,7 @@ def say_judging(config: RunConfig, rubric: Rubric, progress: Progress, sets: dic
         if judge.checkpoint.is_remote or config.cluster.engine == "ray":
             progress.say(begin)
             continue
-        plan = plan_model(judge, config.inference, prompt=prompt, new=new)
+        plan = plan_model(judge, config.options, prompt=prompt, new=new)
         # The weights may fit when the candidates are gone, so a problem is no reason to end the run.
         progress.say(f"{begin}; {plan['problem']}" if plan["problem"] else begin)
 

@@ -380,7 +380,7 @@ def provenance_of_run(
         # What the models had, because "auto" means something else on each machine.
         "device": ", ".join(dict.fromkeys(model["device"] for model in here)) or None,
         "dtype": ", ".join(dict.fromkeys(model["dtype"] for model in here)) or None,
-        "chat_template": config.inference.chat_template,
+        "chat_template": config.options.chat_template,
         "models": models,
         **({"data": config.dev.origin} if config.dev.origin else {}),
         **({"judges": {name: each.as_dict() for name, each in judge.identities.items()}} if judge else {}),

@@ -319,7 +319,7 @@ def trace_responses(
         try:
             with progress.stage("step by step", len(numbers)) as advance:
                 advance(len(traces))
-                for n, generation in _decode(profiler.load(names), task, config.inference.batch_size, list(missing)):
+                for n, generation in _decode(profiler.load(names), task, config.options.batch_size, list(missing)):
                     # Batches of another size round differently; steps of another text would mislead.
                     same = generation.text == missing[n]
                     if not same:

@@ -18,11 +18,11 @@ from advisor.progress import Progress
 
 def with_devices(config: RunConfig, progress: Progress) -> RunConfig:
     """The run with its candidates side by side on the GPUs, where the machine has several; see :mod:`placement`."""
-    inference = config.inference
+    options = config.options
     if config.cluster.engine != "local":
         return config
-    check_device("--device", inference.device)
-    candidates, said = place_models(config.candidates, inference.device, inference.dtype)
+    check_device("--device", options.device)
+    candidates, said = place_models(config.candidates, options.device, options.dtype)
     if said is not None:
         progress.say(said)
     return replace(config, candidates=candidates)
@@ -38,7 +38,7 @@ def open_session(
     """
     import torch
 
-    inference, is_local = config.inference, config.cluster.engine == "local"
+    options, is_local = config.options, config.cluster.engine == "local"
     # A candidate can be a judge, too.
     models = tuple(dict.fromkeys((*config.candidates, *config.judges)))
     silence_libraries(quiet=progress.quiet)
@@ -52,14 +52,14 @@ def open_session(
             # Opened first: the workers load their libraries while the models are checked.
             stack.enter_context(cluster(config.cluster.ray_address))
             engine = ray = stack.enter_context(RayJobRunner(config.cache_dir, progress.say))
-            ray.prepare(models, inference.device)
-        check_pool(models, inference.device, inference.chat_template, on_this_machine=is_local)
+            ray.prepare(models, options.device)
+        check_pool(models, options.device, options.chat_template, on_this_machine=is_local)
         if is_local:
             together = config.held_out is not None
             for note in check_candidates(
                 config.candidates,
-                inference.device,
-                inference.dtype,
+                options.device,
+                options.dtype,
                 decode_together=together,
                 is_stored=partial(is_profiled, config),
             ):

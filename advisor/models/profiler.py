@@ -64,9 +64,9 @@ class Profiler:
         self.identities = {
             name: identify(
                 candidate,
-                config.inference.dtype,
-                config.inference.chat_template,
-                device_of(candidate, config.inference.device, config.cluster.engine),
+                config.options.dtype,
+                config.options.chat_template,
+                device_of(candidate, config.options.device, config.cluster.engine),
                 settings=config.dev.settings,
                 keep_hashes=not cache.read_only,
             )
@@ -156,7 +156,7 @@ class Profiler:
 
     def model(self, name: str) -> ModelSpec:
         """The spec of a candidate."""
-        return model_of(self._candidates[name], self.identities[name], self._config.inference.dtype)
+        return model_of(self._candidates[name], self.identities[name], self._config.options.dtype)
 
     def load(
         self, names: Sequence[str], method: str | None = None, options: Mapping[str, Any] | None = None
@@ -214,7 +214,7 @@ class Profiler:
     ) -> Job:
         """A job for some members. Without a ``decoding``, a single model decodes as it does alone."""
         identity, loaded = self.identities[members[0]], self._engine.models
-        batch_size = self._config.inference.batch_size
+        batch_size = self._config.options.batch_size
         connect: Callable[[], Model]
         if len(members) == 1 and isinstance(identity, ServerIdentity):
             own = EnsembleSpec((identity.spec,))

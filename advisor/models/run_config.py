@@ -12,7 +12,6 @@ from advisor.models.pool_file import entries_named, read_line, read_pool
 from advisor.options.new_run import ProfileOptions, SelectOptions
 from advisor.options.shared import (
     ClusterOptions,
-    InferenceOptions,
     JudgeOptions,
     QuestionOptions,
     TrustOptions,
@@ -38,11 +37,10 @@ _WEIGHTS = f"{EQUAL}, {ACCURACY}, {PERPLEXITY}, or numbers such as 2,1,1"
 class RunConfig:
     """What a run does: the options of its command, and what is loaded for it."""
 
-    options: SelectOptions  # those of another command are taken over where they have the same effect
+    options: SelectOptions  # or what another command has of them; the limit of tokens is in the tasks
     candidates: tuple[ModelSpec, ...]
     dev: Task  # the questions that candidates are profiled on
     held_out: Task | None  # the questions that the chosen set is verified on; None to skip that
-    inference: InferenceOptions = InferenceOptions()  # how models are loaded; the tasks have the limit of tokens
     cluster: ClusterOptions = ClusterOptions()
     cache_dir: Path  # the folder of responses and tables
     command: str  # the command line, for the record
@@ -109,7 +107,6 @@ class RunConfig:
             candidates=candidates,
             dev=dev,
             held_out=held_out,
-            inference=options,
             cluster=profile or ClusterOptions(),
             cache_dir=options.cache_dir or default_cache_dir(),
             command=command,

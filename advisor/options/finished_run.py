@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from advisor.options.new_run import SplitOptions
+from advisor.options.new_run import SelectOptions, SplitOptions
 from advisor.options.option import AT_LEAST_0, AT_LEAST_1, PERCENT, Options, Range, Source, argument, changed, option
 from advisor.options.shared import (
     CacheOptions,
@@ -40,14 +40,14 @@ class RerunOptions(ServerOptions, LoadingOptions, JudgeOptions, RunArgument, pan
     max_new_tokens: int | None = changed(InferenceOptions, "max_new_tokens")
     batch_size: int | None = changed(InferenceOptions, "batch_size")
 
-    @property
-    def inference(self) -> InferenceOptions:
-        """How models are loaded that the run does not know."""
-        return InferenceOptions(
+    def of_select(self, **more: Any) -> SelectOptions:
+        """The same options of ``select``, and more of them; a model that the run does not know is loaded as there."""
+        return SelectOptions(
             device=self.device or "auto",
             dtype=self.dtype or "auto",
             chat_template=self.chat_template or "auto",
             batch_size=self.batch_size,
+            **more,
         )
 
 

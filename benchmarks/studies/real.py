@@ -26,7 +26,7 @@ import torch
 from advisor.advice.rules import select
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
-from advisor.options.shared import InferenceOptions
+from advisor.options.new_run import SelectOptions
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, length_ratio
 from advisor.statistics import accuracy_interval, compare, scores
@@ -119,7 +119,7 @@ def answer(name: str, options: argparse.Namespace) -> TaskAnswers:
         dev,
         options.cache or options.folder / "cache",
         COMMAND,
-        InferenceOptions(chat_template="never"),
+        SelectOptions(chat_template="never"),
     )
     with ResponseCache(plan.cache_dir) as store:
         profiler = Profiler(plan, store, Progress(quiet=True))

@@ -32,7 +32,7 @@ from advisor.demo.train import HERE, RECIPES, TrainingRecipe, make_model
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import RunConfig
-from advisor.options.shared import InferenceOptions
+from advisor.options.new_run import SelectOptions
 from advisor.progress import Progress
 from advisor.records import Answer, Limits, Profile
 from advisor.statistics import scores
@@ -190,9 +190,7 @@ def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None =
 def _plan(folders: Mapping[str, Path], dev: Task, cache_dir: Path) -> RunConfig:
     # Weights are stored in half precision; processors compute faster, and the same everywhere, in float32.
     candidates = tuple(ModelSpec(Checkpoint(str(folder)), name, dtype="float32") for name, folder in folders.items())
-    return plain_plan(
-        candidates, dev, cache_dir, "python -m benchmarks.studies.zoo", InferenceOptions(batch_size=_ROWS)
-    )
+    return plain_plan(candidates, dev, cache_dir, "python -m benchmarks.studies.zoo", SelectOptions(batch_size=_ROWS))
 
 
 def _by_accuracy(profiles: Sequence[Profile]) -> tuple[str, ...]:
