@@ -99,7 +99,7 @@ class ShownSamples:
 
 def shown_samples(run: Run) -> ShownSamples | None:
     """Choose what the page shows of a run's questions; None without ``samples.jsonl``."""
-    if not run.has_samples:
+    if not (run.folder / "samples.jsonl").exists():
         return None
     names = [candidate.model for candidate in run.result.candidates]
     indices = {name: index for index, name in enumerate(names)}

@@ -24,7 +24,6 @@ from advisor.options.shared import (
     QuestionOptions,
     SeedOptions,
     VerificationOptions,
-    WritingOptions,
 )
 from ensemble.errors import InputError
 
@@ -95,7 +94,6 @@ class SelectOptions(
     WholeRunOptions,
     InferenceOptions,
     DecodingOptions,
-    WritingOptions,
     VerificationOptions,
     LimitsOptions,
     LabelsOptions,

@@ -267,7 +267,7 @@ class DecodingOptions(WeightOptions, panel="Decoding"):
 
 @dataclass(frozen=True, kw_only=True)
 class VerificationOptions(Options, panel="Choosing and verifying"):
-    """How a set is chosen and verified."""
+    """How a set is chosen and verified, and which strategies with new calls are compared with it."""
 
     decode_on: DecodeOn = option(
         "held_out",
@@ -283,12 +283,7 @@ class VerificationOptions(Options, panel="Choosing and verifying"):
         one_of=get_args(SetBy),
         **VERIFIED,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class WritingOptions(Options, panel="Choosing and verifying"):
-    """Strategies that take new calls, each by its name."""
-
+    # Strategies that take new calls, each by its name.
     fusion: str | None = option(
         None,
         "Compare a fusion, too: WRITER, a candidate or best (on dev), writes one answer from the drafts of a panel "

@@ -57,11 +57,6 @@ class Run:
 
         return validated(Result, read_json(self.folder / "result.json", self._way_out), self.place, self._way_out)
 
-    @property
-    def has_samples(self) -> bool:
-        """Whether there is a ``samples.jsonl``."""
-        return (self.folder / "samples.jsonl").exists()
-
     def samples(self) -> Iterator[Sample]:
         """The lines of ``samples.jsonl``, one after the other; an InputError if it is missing or broken."""
         return self._samples(clean=True)

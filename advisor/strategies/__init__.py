@@ -4,9 +4,9 @@ To add a strategy whose answers are replies of its members, add one file here; n
 subclass of :class:`~advisor.strategies.strategy.Strategy` with a ``KIND``, the strategy's name, and these methods:
 ``learn`` (from answers), ``flow`` (asks the members a question), and its words: ``title``, ``describe``, ``headline``.
 Its fields are its keys in files. One that writes a new text has an ``author``. It takes new calls, so users ask for it
-by an option with its name, a field of ``WritingOptions``: ``check_options`` refuses what cannot be, and ``asked_for``
-makes the strategy. A run drives its ``flow`` with models, and a dry run with unknown replies, to count its calls and
-their tokens. A strategy that reads answers, not only texts, sets ``COUNTS``; otherwise replies have none.
+by an option with its name, a field of ``VerificationOptions``: ``check_options`` refuses what cannot be, and
+``asked_for`` makes the strategy. A run drives its ``flow`` with models, and a dry run with unknown replies, to count
+its calls and their tokens. A strategy that reads answers, not only texts, sets ``COUNTS``; otherwise replies have none.
 `self_consistency.py` is a short example; the calls of `fusion.py` have new prompts. `strategy.py` also has the two that
 all others know: one model alone, and a set that decodes together.
 """
@@ -19,7 +19,7 @@ from functools import cache
 from importlib import import_module
 from types import GenericAlias
 
-from advisor.options.shared import WritingOptions
+from advisor.options.shared import VerificationOptions
 from advisor.strategies.strategy import Decoded, Strategy
 
 DEFAULT = "vote"
@@ -51,7 +51,7 @@ def tested(name: str, members: Sequence[str]) -> Strategy:
 
 
 def asked_for(
-    options: WritingOptions, names: Sequence[str], best: Sequence[str], voters: Sequence[str]
+    options: VerificationOptions, names: Sequence[str], best: Sequence[str], voters: Sequence[str]
 ) -> list[Strategy]:
     """The strategies with new calls that the options ask for; see :meth:`Strategy.asked_for`."""
     return [each for kind in kinds().values() for each in kind.asked_for(options, names, best, voters)]

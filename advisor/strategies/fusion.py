@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from advisor.options.shared import WritingOptions, split_names
+from advisor.options.shared import VerificationOptions, split_names
 from advisor.records import join
 from advisor.strategies.self_consistency import Draws
 from advisor.strategies.strategy import MOST_MEMBERS, Call, Flow, QuestionText, Reply, Strategy, TrainingData
@@ -110,7 +110,7 @@ class Fusion(Strategy):
         yield from ()
 
     @classmethod
-    def check_options(cls, options: WritingOptions, names: Sequence[str]) -> None:
+    def check_options(cls, options: VerificationOptions, names: Sequence[str]) -> None:
         """See :meth:`Strategy.check_options`."""
         if options.fusion is None:
             return
@@ -122,7 +122,7 @@ class Fusion(Strategy):
 
     @classmethod
     def asked_for(
-        cls, options: WritingOptions, names: Sequence[str], best: Sequence[str], voters: Sequence[str]
+        cls, options: VerificationOptions, names: Sequence[str], best: Sequence[str], voters: Sequence[str]
     ) -> Iterator[Fusion]:
         """See :meth:`Strategy.asked_for`."""
         if options.fusion is None:

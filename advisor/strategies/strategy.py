@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias, TypeVar
 
-from advisor.options.shared import WritingOptions
+from advisor.options.shared import VerificationOptions
 from advisor.records import Profile, join
 from advisor.tasks.task import Task
 from ensemble.common.text import counted, in_words
@@ -158,13 +158,13 @@ class Strategy(ABC):
         """The strategies of this kind that the answers advise; none where it does not fit the task."""
 
     @classmethod  # noqa: B027  # most strategies have no option
-    def check_options(cls, options: WritingOptions, names: Sequence[str]) -> None:
+    def check_options(cls, options: VerificationOptions, names: Sequence[str]) -> None:
         """Raise InputError if the options of a run ask for this kind in a way that the candidates do not allow."""
 
     @classmethod
     def asked_for(
         cls: type[S],
-        options: WritingOptions,  # noqa: ARG003
+        options: VerificationOptions,  # noqa: ARG003
         names: Sequence[str],  # noqa: ARG003
         best: Sequence[str],  # noqa: ARG003
         voters: Sequence[str],  # noqa: ARG003
