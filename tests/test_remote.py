@@ -88,17 +88,6 @@ def test_a_response_ends_before_a_stop_string_and_says_so(place: Place, home: Pa
     assert set(ended) == {"stop"}
 
 
-def test_options_need_likelihoods_which_this_server_does_not_give(place: Place, home: Path, url: str) -> None:
-    place.task(choices=["{{answer}}", "no"], metric="choice")
-    place.pool(f"openai:{url}#tiny/plain chat_template=never", f"openai:{url}#tiny/chat", f"{home / 'plain'} name=here")
-    place.select("--quiet", "--no-verify")
-    result = place.json()
-    reasons = {each["model"]: each["reason"] for each in result["candidates"] if each["status"] == "failed"}
-    assert reasons.keys() == {"plain", "chat"}
-    assert "its /completions ignores echo and logprobs" in reasons["plain"]
-    assert "chat_template=never on its line" in reasons["chat"]
-
-
 def test_options_are_scored_by_a_server_that_gives_likelihoods_as_by_the_model_here(place: Place, home: Path) -> None:
     """What vLLM answers to ``echo`` and ``logprobs``, from the model itself."""
     tokenizer = AutoTokenizer.from_pretrained(home / "plain")

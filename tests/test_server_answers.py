@@ -209,12 +209,14 @@ def test_options_need_log_probabilities_also_where_a_server_refuses_them_by_name
         if path.endswith("/models"):
             return models("m")
         refusal = {"error": {"message": "property 'logprobs' is unsupported"}}
-        return as_json(refusal, 400) if "logprobs" in body else completion("Hello")
+        hello = message("Hello") if "messages" in body else completion("Hello")
+        return as_json(refusal, 400) if "logprobs" in body else hello
 
     raw.answer = refusing
     place.task(choices=["{{answer}}", "no"], metric="choice")
-    place.pool(f"openai:{raw.url}#m chat_template=never")
-    assert "its /completions ignores echo and logprobs" in place.advisor(*SELECT).err
+    place.pool(f"openai:{raw.url}#m chat_template=never", f"openai:{raw.url}#chat")
+    said = place.advisor(*SELECT).err
+    assert "its /completions ignores echo and logprobs" in said and "with chat_template=never on its line" in said
 
 
 # --- Answers without text, cut prompts, times ---

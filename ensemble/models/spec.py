@@ -399,17 +399,9 @@ class EnsembleSpec:
     stop: tuple[str, ...] = ()
     task: ServedTask | None = None
 
-    def with_loading(
-        self,
-        *,
-        device: str | None = None,
-        dtype: str | None = None,
-        chat_template: ChatTemplate | None = None,
-        quantization: object | None = None,
-    ) -> EnsembleSpec:
-        """The same ensemble with other ways to load every member; None keeps the member's own value."""
-        changes = {"device": device, "dtype": dtype, "chat_template": chat_template, "quantization": quantization}
-        given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+    def with_loading(self, **options: Any) -> EnsembleSpec:
+        """The same ensemble with other options of :class:`ModelSpec` for all members; None keeps a member's own."""
+        given = {name: value for name, value in options.items() if value is not None}
         return replace(self, members=tuple(replace(member, **given) for member in self.members))
 
     def with_decoding(
