@@ -154,39 +154,6 @@ def test_a_set_is_decoded_without_the_remote_one_which_is_compared_and_votes(
     assert "far is behind a server" in table["unite"]["left_out"]
 
 
-def test_a_pool_of_remote_candidates_alone_reads_no_weights_and_cannot_be_decoded(
-    place: Place, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never(*arguments: object, **options: object) -> None:
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr("ensemble.models.load.load_member", never)
-    place.task(metric="exact_match")
-    place.pool(
-        f"openai:{url}#tiny/plain chat_template=never",
-        f"openai:{url}#tiny/chat",
-        f"openai:{url}#tiny/chat name=raw chat_template=never",
-    )
-    place.select("--quiet")
-    result = place.json()
-    assert len(result["selected"]) == 3
-    assert result["ensemble"] is None
-    assert result["advice"]["verdict"] == "worse"
-    assert "no ensemble with them can be decoded token by token" in result["advice"]["text"]
-    assert {one["strategy"] for one in result["strategies"]} == {"single", "vote"}
-    samples = place.samples()
-    voted = [one for one in samples if one["split"] == "held_out"]
-    assert voted and all(len(one["responses"]) == 3 and one["ensemble"] is None for one in voted)
-    assert "add --allow-server" in place.advisor("run", "run", "What is 1 + 1?").line
-    ran = place.advisor("run", "run", "What is 1 + 1?", "--allow-server", url)
-    assert (ran.status, ran.err) == (0, "")
-    ran = place.advisor("run", "run", "What is 1 + 1?", "--method", "unite")
-    assert ran.status == 2
-    assert "is behind a server and has no tokenizer=" in ran.line
-    assert "use voting, mbr or rerank" in ran.line
-    assert "behind a server" in place.advisor("run", "--models", f"openai:{url}#tiny/chat", "What?").line
-
-
 def test_what_was_answered_today_is_not_asked_again_and_under_a_revision_never(
     place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:

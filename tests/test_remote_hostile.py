@@ -334,8 +334,6 @@ def test_a_log_probability_that_is_no_number_fails_its_question_alone(
     [
         b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=hex\r\n",
         b"HTTP/1.1 400 No\r\nContent-Type: text/html; charset=hex\r\n",
-        b"HTTP/1.1 400 No\r\nContent-Type: text/html; charset=zlib\r\n",
-        b"HTTP/1.1 400 No\r\nContent-Type: text/html; charset=idna\r\n",
         b"HTTP/1.1 429 No\r\nRetry-After: Mon, 01 Jan 99999999 00:00:00 GMT\r\n",
         b"HTTP/1.1 429 No\r\nRetry-After: nan\r\n",
         b"HTTP/1.1 101 Switching\r\n",
@@ -343,11 +341,9 @@ def test_a_log_probability_that_is_no_number_fails_its_question_alone(
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n",
         b"HTTP/1.1 999 Odd\r\n",
-        b"HTTP/1.1 304 Odd\r\n",
         b"HTTP/9.9 200 OK\r\n",
         b"HTTP/1.1 200 OK\r\nSet-Cookie: \xff=\xff; expires=x\r\n",
         b"HTTP/1.1 302 Odd\r\nLocation: http://[\r\n",
-        b"HTTP/1.1 302 Odd\r\n",
     ],
     ids=lambda head: head.decode("latin-1").strip().replace("\r\n", " "),
 )

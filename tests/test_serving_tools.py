@@ -128,30 +128,6 @@ def test_openais_client_collects_the_calls_of_a_stream() -> None:
     assert usage(made)["agreement"] == [2 / 3]
 
 
-def test_a_loop_of_turns_ends_with_the_answer_to_the_results() -> None:
-    with servers(ROME, PARIS, ROME) as (models, raws), serving("vote", models) as (_, client):
-        for raw, says in zip(raws, ("It is 21 degrees.", "21 degrees", "Warm."), strict=True):
-            # A call in the first turn, a text when there is a result.
-            raw.answer = lambda path, body, first=raw.answer, says=says: (
-                as_json(answer(says)) if body["messages"][-1]["role"] == "tool" else first(path, body)
-            )
-        messages = [*MESSAGES]
-        while (message := turn(client, messages)).tool_calls:
-            messages.append(message)
-            messages += [
-                {"role": "tool", "tool_call_id": call.id, "content": f"21 degrees: {call.function.arguments}"}
-                for call in message.tool_calls
-            ]
-    assert message.content == "It is 21 degrees."
-    for raw in raws[:2]:
-        # Both models read the result of the call that won, also the one that made another.
-        assert raw.asked[-1][2]["messages"][-1]["content"] == f"21 degrees: {ROME[0][1]}"
-
-
-def turn(client: openai.OpenAI, messages: list[Any]) -> Any:
-    return client.chat.completions.create(model="tiny", messages=messages, tools=[TOOL]).choices[0].message
-
-
 def test_models_of_this_process_refuse_tools(sure: Ensemble) -> None:
     body = {"model": "tiny", "messages": MESSAGES, "tools": [TOOL]}
     with serving_ensemble(sure) as server:

@@ -222,16 +222,13 @@ _PLACE = ["completion_probabilities", 0]
 
 @hostile(
     (["tokens"], []),
-    (["tokens"], [5, 5]),
     (["tokens", 0], -1),
-    (["tokens", 0], 2**31),
     (["tokens_evaluated"], 3),
     (["completion_probabilities"], []),
     (_PLACE, None),
     ([*_PLACE, "id"], 7),
     ([*_PLACE, "logprob"], None),
     ([*_PLACE, "top_logprobs"], [{"id": 5, "logprob": -0.1}]),
-    ([*_PLACE, "top_logprobs", 1], 6),
     ([*_PLACE, "top_logprobs", 1, "id"], 5),
     ([*_PLACE, "top_logprobs", 1, "logprob"], math.nan),
     ([*_PLACE, "top_logprobs", 1, "logprob"], 0.5),
@@ -373,17 +370,13 @@ _META = {
 @hostile(
     (["prompt_tokens"], 3),
     (["output_token_logprobs"], None),
-    (["output_token_logprobs"], [[-0.1, 5, None]] * 2),
-    (["output_token_logprobs", 0], [-0.1]),
     (["output_token_logprobs", 0, 0], None),
     (["output_token_logprobs", 0, 0], math.nan),
     (["output_token_logprobs", 0, 1], -5),
     (["output_top_logprobs"], [[], []]),
     (["output_top_logprobs", 0], [[-0.1, 5, None]]),
-    (["output_top_logprobs", 0, 1], {"id": 6}),
     (["output_top_logprobs", 0, 1, 0], -0.01),
     (["output_top_logprobs", 0, 1, 0], 0.5),
-    (["output_top_logprobs", 0, 1, 1], 2**31),
 )
 def test_sglang_hostile_answers_are_one_line(place: list[Any], value: Any) -> None:
     with connected() as (raw, client):
@@ -426,12 +419,10 @@ _LOGPROBS = ["choices", 0, "logprobs"]
     (["usage", "prompt_tokens"], 3),
     (_LOGPROBS, None),
     ([*_LOGPROBS, "tokens"], []),
-    ([*_LOGPROBS, "tokens"], ["token_id:5", "token_id:5"]),
     ([*_LOGPROBS, "tokens", 0], "token_id:-5"),
     ([*_LOGPROBS, "tokens", 0], "token_id:6"),
     ([*_LOGPROBS, "token_logprobs"], []),
     ([*_LOGPROBS, "token_logprobs", 0], None),
-    ([*_LOGPROBS, "top_logprobs", 0], []),
     ([*_LOGPROBS, "top_logprobs", 0], {"token_id:5": -0.1}),
     ([*_LOGPROBS, "top_logprobs", 0, "token_id:6"], math.nan),
 )
