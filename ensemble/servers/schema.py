@@ -19,11 +19,6 @@ def _count(value: Any) -> int:
     return value if type(value) is int and 0 <= value <= LARGEST_COUNT else 0
 
 
-def _dollars(value: Any) -> float | None:
-    is_number = type(value) in (int, float) and math.isfinite(value) and value >= 0
-    return float(value) if is_number else None
-
-
 def _counts(value: Any) -> Any:
     return value if isinstance(value, dict) else {}
 
@@ -53,8 +48,6 @@ class Usage(Schema):
     completion_tokens: TokenCount = 0
     """generated tokens, those of the thinking included"""
     completion_tokens_details: Annotated[UsageDetails, BeforeValidator(_counts)] = UsageDetails()
-    cost: Annotated[float | None, BeforeValidator(_dollars)] = None
-    """dollars, where a server says it (OpenRouter)"""
 
 
 class CalledFunction(Schema):
