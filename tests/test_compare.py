@@ -401,20 +401,16 @@ def test_the_difference_is_the_second_minus_the_first(logs: Place) -> None:
     assert (pair["difference"], pair["verdict"]) == (pytest.approx(25), "better")
 
 
-def test_the_columns_of_one_log_are_compared_with_the_best_if_none_is_named(place: Place) -> None:
+def test_the_columns_of_one_log_are_named_or_compared_with_the_best(place: Place) -> None:
     write_log(place.folder / "log.jsonl", {"weak": [0, 0, 1, 0], "best": [1, 1, 1, 0], "good": [1, 1, 0, 0]})
-    found = compared(place, "log.jsonl")
-    assert found["baseline"] == "best"
-    assert [model["model"] for model in found["models"]] == ["best", "good", "weak"]
-    assert compared(place, "--logs", "log.jsonl") | {"provenance": {}} == found | {"provenance": {}}
-
-
-def test_the_columns_of_one_log_are_named_in_any_order(place: Place) -> None:
-    write_log(place.folder / "log.jsonl", {"weak": [0, 0, 1, 0], "best": [1, 1, 1, 0], "good": [1, 1, 0, 0]})
-    by_log = compared(place, "--logs", "log.jsonl", "good", "b*")
-    by_path = compared(place, "log.jsonl#good", "log.jsonl#b*")
-    assert [model["model"] for model in by_log["models"]] == ["good", "best"]
-    assert by_log | {"provenance": {}} == by_path | {"provenance": {}}
+    for paths, logs, expected in (
+        (("log.jsonl",), (), ["best", "good", "weak"]),
+        (("log.jsonl#good", "log.jsonl#b*"), ("good", "b*"), ["good", "best"]),
+    ):
+        by_path, by_log = compared(place, *paths), compared(place, "--logs", "log.jsonl", *logs)
+        assert [model["model"] for model in by_path["models"]] == expected
+        assert by_path["baseline"] == expected[0]
+        assert by_log | {"provenance": {}} == by_path | {"provenance": {}}
 
 
 def test_models_of_the_same_name_are_told_apart_by_their_log(place: Place) -> None:

@@ -325,29 +325,19 @@ def with_methods(folder: Path, result: dict[str, Any], evaluation: dict[str, Any
     return page_of(write_evaluation(write_json(folder, result), evaluation))
 
 
-def test_there_is_a_section_where_methods_were_evaluated_and_only_there(tmp_path: Path, result: dict[str, Any]) -> None:
+def test_methods_that_were_evaluated_have_a_section_with_their_figures(tmp_path: Path, result: dict[str, Any]) -> None:
     assert HEADING not in written(tmp_path, result)
     page = with_methods(tmp_path, result, make_evaluation())
-    assert HEADING in text_of(page) and '<a href="#methods">' in page
-    assert "and evaluation.json. This file loads nothing" in text_of(page)
-
-
-def test_a_line_has_the_figures_of_its_method(tmp_path: Path, result: dict[str, Any]) -> None:
-    text = text_of(with_methods(tmp_path, result, make_evaluation()))
+    text = text_of(page)
+    assert '<a href="#methods">' in page and "and evaluation.json. This file loads nothing" in text
     section = text[text.index(HEADING) : text.index("Leaderboard", text.index(HEADING))]
     unite = section[section.index("unite tokens") : section.index("gac-threshold tokens")]
     run = result["ensemble"]
     for figure in (f"{run['accuracy']:.1f}", f"{run['difference']:+.1f}", "0.031", "2.04", "100%", "24", "701 MB"):
         assert f" {figure} " in unite, figure
-    assert "7% 2,400" in section and "1,234" in section
-    for model in result["selected"]:
-        assert f"{model} alone" in section
-    assert "Holm" in section
-
-
-def test_what_was_left_out_has_its_reason(tmp_path: Path, result: dict[str, Any]) -> None:
-    text = text_of(with_methods(tmp_path, result, make_evaluation()))
-    assert "average Left out: method average: it needs one vocabulary. tokens – –" in text
+    assert "7% 2,400" in section and "1,234" in section and "Holm" in section
+    assert all(f"{model} alone" in section for model in result["selected"])
+    assert "average Left out: method average: it needs one vocabulary. tokens – –" in section
 
 
 def test_the_methods_of_another_set_are_not_shown_as_this_ones(tmp_path: Path, result: dict[str, Any]) -> None:

@@ -195,10 +195,12 @@ def test_every_run_below_the_folder_is_found_and_links_are_not_followed(runs: Pa
         find_runs(tmp_path)
 
 
-def test_a_run_that_cannot_be_read_is_listed_with_its_reason(runs: Path) -> None:
+def test_each_run_has_its_link_or_the_reason_why_it_cannot_be_read(runs: Path) -> None:
     rows = {row["name"]: row for row in index_rows(runs, find_runs(runs))}
     assert "not JSON" in rows["half"]["problem"]
     assert rows["first"]["problem"] is None and rows["first"]["held_out"] == 100
+    assert rows["deep/a #1 <b>"]["link"] == "deep/a%20%231%20%3Cb%3E/report.html"
+    assert rows["losing"]["link"] is None
     page = write_index(runs, list(rows.values())).read_text(encoding="utf-8")
     assert "Not readable" in page
 
@@ -207,12 +209,6 @@ def test_a_file_of_any_size_is_not_read(runs: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(run_index, "_LARGEST", 1000)
     rows = index_rows(runs, [runs / "first"])
     assert "larger than" in rows[0]["problem"]
-
-
-def test_links_lead_to_the_reports_whatever_the_folder_is_called(runs: Path) -> None:
-    rows = {row["name"]: row for row in index_rows(runs, find_runs(runs))}
-    assert rows["deep/a #1 <b>"]["link"] == "deep/a%20%231%20%3Cb%3E/report.html"
-    assert rows["losing"]["link"] is None
 
 
 def test_a_page_of_somebody_else_is_kept(tmp_path: Path) -> None:
