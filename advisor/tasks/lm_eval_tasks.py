@@ -24,7 +24,7 @@ import logging
 import math
 import random
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
@@ -239,18 +239,27 @@ def choose_questions(
     name: str, task: Any, split: str, *, shots: int, limit: int | None, seed: int
 ) -> tuple[tuple[Example, ...], dict[str, Doc], tuple[str, ...]]:
     """The questions of a split with their prompts, lm-eval's record of each by its id, and notes."""
-    splits = Splits(name, task)
+    readers, config = _readers(task), task.config
+    held_out = config.test_split or config.validation_split
+    others = (config.validation_split, config.training_split, task.fewshot_cfg.split)
+    dev_split = next(
+        (each for each in others if each not in (None, held_out) and len(readers[each]()) >= _MIN_DEV), held_out
+    )
     notes: list[str] = []
-    role = splits.dev if split == "dev" else splits.held_out if split == "held_out" else split
-    docs = splits.docs(role)
+    role = {"dev": dev_split, "held_out": held_out}.get(split, split)
+    if role not in readers:
+        known = ", ".join(sorted({"dev", "held_out", *readers}))
+        raise InputError(f"--split {role}: lm_eval:{name} has no such split; choose among {known}")
+    docs, own = readers[role](), readers[dev_split]()
     order = random.Random(seed).sample(range(len(docs)), len(docs))
-    dev = splits.sample(seed)
+    # In a seeded order; at most half of a split that is shared.
+    most = len(own) // 2 if dev_split == held_out else len(own)
+    dev = random.Random(seed).sample(range(len(own)), len(own))[: min(_DEV, most)]
     if split == "dev":
         places = dev
-        if role == splits.held_out:
+        if role == held_out:
             notes.append(f"dev: {len(dev)} of the {len(docs)} questions that it shares with held_out")
     elif split == "held_out":
-        own = splits.docs(splits.dev)
         taken = {_text(task, own[place]) for place in dev}
         places = list(islice((place for place in order if _text(task, docs[place]) not in taken), limit))
     else:
@@ -272,41 +281,18 @@ def choose_questions(
     return examples, {example.id: docs[place] for example, place in zip(examples, final, strict=True)}, tuple(notes)
 
 
-class Splits:
-    """The role of each of a task's splits."""
-
-    def __init__(self, name: str, task: Any) -> None:
-        self._name, self._task = name, task
-        config = task.config
-        self._readers = {
-            config.training_split: task.training_docs,
-            config.validation_split: task.validation_docs,
-            config.test_split: task.test_docs,
-        }
-        self._readers.pop(None, None)
-        shots = task.fewshot_cfg.split
-        if shots is not None:
-            self._readers.setdefault(shots, task.fewshot_docs)
-        self.held_out: str = config.test_split or config.validation_split
-        others = (config.validation_split, config.training_split, shots)
-        self.dev: str = next(
-            (split for split in others if split not in (None, self.held_out) and len(self.docs(split)) >= _MIN_DEV),
-            self.held_out,
-        )
-
-    def docs(self, split: str) -> Sequence[Doc]:
-        """All records of a split."""
-        if split not in self._readers:
-            known = ", ".join(sorted({"dev", "held_out", *self._readers}))
-            raise InputError(f"--split {split}: lm_eval:{self._name} has no such split; choose among {known}")
-        docs: Sequence[Doc] = self._readers[split]()
-        return docs
-
-    def sample(self, seed: int) -> list[int]:
-        """Places of the dev questions in their split, in a seeded order; at most half of a split that is shared."""
-        count = len(self.docs(self.dev))
-        most = count // 2 if self.dev == self.held_out else count
-        return random.Random(seed).sample(range(count), count)[: min(_DEV, most)]
+def _readers(task: Any) -> dict[str, Callable[[], Sequence[Doc]]]:
+    """What reads all records of each of a task's splits."""
+    config, shots = task.config, task.fewshot_cfg.split
+    readers = {
+        config.training_split: task.training_docs,
+        config.validation_split: task.validation_docs,
+        config.test_split: task.test_docs,
+    }
+    readers.pop(None, None)
+    if shots is not None:
+        readers.setdefault(shots, task.fewshot_docs)
+    return readers
 
 
 def _prompts(task: Any, docs: Sequence[Doc], places: Sequence[int], shots: int, seed: int) -> Iterator[str]:
