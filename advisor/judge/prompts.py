@@ -119,7 +119,7 @@ def _read(rubric: Rubric, shown: Sequence[Shown], prompt: Example, text: str) ->
     wrote nothing else: otherwise a response with every verdict in it could not be judged.
     """
     found = find_answers(rubric.pattern, text) or []
-    values = {_value(rubric, verdict) for _, verdict in found}
+    values = {rubric.value(verdict) for _, verdict in found}
     value = values.pop() if len(values) == 1 else None
     alone = bool(found) and text.strip() == found[0][0].strip()
     if value is None or (not alone and _stands_in(rubric, value, shown[int(prompt.id)])):
@@ -127,16 +127,12 @@ def _read(rubric: Rubric, shown: Sequence[Shown], prompt: Example, text: str) ->
     return Score(value, found[0][1])
 
 
-def _value(rubric: Rubric, verdict: str | None) -> float | None:
-    return None if verdict is None else rubric.value(verdict)
-
-
 def _stands_in(rubric: Rubric, value: float, shown: Shown | None) -> bool:
     """Whether a response, or one of a turn before, has a verdict."""
     while shown is not None:
         for response in map(_cut, shown.responses):
             found = find_answers(rubric.pattern, response)
-            if found is None or any(_value(rubric, verdict) == value for _, verdict in found):
+            if found is None or any(rubric.value(verdict) == value for _, verdict in found):
                 return True
         shown = shown.earlier
     return False

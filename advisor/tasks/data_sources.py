@@ -12,7 +12,7 @@ import logging
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -35,14 +35,15 @@ _LARGEST_CARD = 2**20  # bytes; the cards of data sets with hundreds of configur
 class DataSpec:
     """The ``data`` of a task file; :class:`advisor.tasks.schema.HubData` describes the keys."""
 
-    hub: str | None  # id of a data set on the hub, or a folder; None if the task has only files
-    config: str | None  # the data set's configuration; ``*`` means all of them
-    revision: str | None
-    fields: Mapping[str, Template]
-    roles: Mapping[str, str]  # the split of the data that serves as dev, as held_out and as source of the shots
-    files: Mapping[str, Files]  # files beside the task file, by split; empty for a data set of the hub
-    local: Mapping[str, Files]  # files below the user's data folder, by split or by role
-    where: Mapping[str, Template]
+    hub: str | None = None  # id of a data set on the hub, or a folder; None if the task has only files
+    config: str | None = None  # the data set's configuration; ``*`` means all of them
+    revision: str | None = None
+    fields: Mapping[str, Template] = field(default_factory=dict)
+    # The split of the data that serves as dev, as held_out and as source of the shots, where it has another name.
+    roles: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, Files] = field(default_factory=dict)  # files beside the task file, by split
+    local: Mapping[str, Files] = field(default_factory=dict)  # files below the user's data folder, by split or by role
+    where: Mapping[str, Template] = field(default_factory=dict)
 
 
 class DataSource:

@@ -64,12 +64,12 @@ class Rubric:
             return ("A", "B", "C")
         return tuple(str(grade) for grade in range(self.scale[0], self.scale[1] + 1))
 
-    def value(self, verdict: str) -> float | None:
+    def value(self, verdict: str | None) -> float | None:
         """The score of a verdict, 0 to 1: of the response, or of the first of two; None if it is not a verdict."""
         if self.mode == "pairwise":
-            return {"A": 1.0, "B": 0.0, "C": 0.5}.get(verdict.strip().upper())
+            return {"A": 1.0, "B": 0.0, "C": 0.5}.get((verdict or "").strip().upper())
         # Python also reads "1_0" as 10, "1e1", "nan" and digits of other scripts, which no judge means as a grade.
-        if not re.fullmatch(r"-?\d+(\.\d+)?", verdict.strip(), re.ASCII):
+        if verdict is None or not re.fullmatch(r"-?\d+(\.\d+)?", verdict.strip(), re.ASCII):
             return None
         share = (float(verdict) - self.scale[0]) / (self.scale[1] - self.scale[0])
         return share if 0 <= share <= 1 else None

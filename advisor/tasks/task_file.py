@@ -252,7 +252,7 @@ def _data_spec(data: HubData | FileData, variant: str, texts: Texts) -> DataSpec
         if stray := next((key for key in _HUB_KEYS if key in splits), None):
             raise texts.error(f"data.{stray}", "goes with `hub`; add `hub`, or leave this out")
         files = _files("data", {key: each for key, each in splits.items() if key != "local"}, variant, texts)
-        return DataSpec(None, None, None, {}, {split: split for split in files}, files, {}, where)
+        return DataSpec(files=files, where=where)
     if data.hub is not None and data.hub.startswith((".", "/")):
         texts.check_path("data.hub", data.hub)
     roles = {role: texts.filled(f"data.{role}", getattr(data, role), variant) for role in _ROLES}
@@ -262,7 +262,6 @@ def _data_spec(data: HubData | FileData, variant: str, texts: Texts) -> DataSpec
         revision=data.revision,
         fields=texts.of_mapping("data.fields", data.fields),
         roles={role: split for role, split in roles.items() if split is not None},
-        files={},
         local=_files("data.local", data.local, variant, texts),
         where=where,
     )
