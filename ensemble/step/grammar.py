@@ -37,7 +37,7 @@ class GrammarState:
     """How far a text has come in its grammar."""
 
     def __init__(self, grammar: Grammar, vocabularies: Sequence[Vocabulary]) -> None:
-        self._matcher = _MATCHERS.get(grammar, tuple(vocabularies)).deep_copy()
+        self._matcher = _matcher(grammar, tuple(vocabularies)).deep_copy()
         self._check()
 
     @property
@@ -91,32 +91,27 @@ def _tokenizer(vocabularies: tuple[Vocabulary, ...]) -> LLTokenizer:
     return LLTokenizer(TokenizerWrapper(GrammarTokens([b"", *entries(vocabularies)])))
 
 
-class _Matchers:
-    """What follows a grammar from the beginning of a text, to be copied for each, of the grammars that came last."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._built: OrderedDict[tuple[Grammar, tuple[Vocabulary, ...]], LLMatcher] = OrderedDict()
-
-    def get(self, grammar: Grammar, vocabularies: tuple[Vocabulary, ...]) -> LLMatcher:
-        """Build it, or take it from those that are kept. To build one takes milliseconds, and up to a second."""
-        from llguidance import LLMatcher
-
-        key = (grammar, vocabularies)
-        with self._lock:
-            if key in self._built:
-                self._built.move_to_end(key)
-                return self._built[key]
-        matcher = LLMatcher(_tokenizer(vocabularies), grammar.source, log_level=0)
-        with self._lock:
-            self._built[key] = matcher
-            # The check measured a grammar before its texts, which with 100,000 tokens made it 3 times as large.
-            while len(self._built) > 1 and sum(4 * each.size + 2**20 for each, _ in self._built) > _KEPT_BYTES:
-                self._built.popitem(last=False)
-        return matcher
+_lock = threading.Lock()
+_built: OrderedDict[tuple[Grammar, tuple[Vocabulary, ...]], LLMatcher] = OrderedDict()
+"""What follows a grammar from the beginning of a text, to be copied for each, of the grammars that came last."""
 
 
-_MATCHERS = _Matchers()
+def _matcher(grammar: Grammar, vocabularies: tuple[Vocabulary, ...]) -> LLMatcher:
+    """Build it, or take it from those that are kept. To build one takes milliseconds, and up to a second."""
+    from llguidance import LLMatcher
+
+    key = (grammar, vocabularies)
+    with _lock:
+        if key in _built:
+            _built.move_to_end(key)
+            return _built[key]
+    matcher = LLMatcher(_tokenizer(vocabularies), grammar.source, log_level=0)
+    with _lock:
+        _built[key] = matcher
+        # The check measured a grammar before its texts, which with 100,000 tokens made it 3 times as large.
+        while len(_built) > 1 and sum(4 * each.size + 2**20 for each, _ in _built) > _KEPT_BYTES:
+            _built.popitem(last=False)
+    return matcher
 
 
 class Allowed:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 from tokenizers.models import Unigram
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ensemble.errors import InputError
 from ensemble.vocabulary.borders import Borders, UnsupportedError, component, steps_of
@@ -43,15 +44,9 @@ _LAST_RUN = re.compile("[\udc80-\udcff]+\\Z|[^\udc80-\udcff]+\\Z")
 _SENTENCEPIECE_STEPS = {"Replace", "Metaspace", "ByteFallback", "Fuse", "Strip"}
 
 
-def _byte_characters() -> dict[str, int]:
-    """GPT-2's alphabet: a printable character for each of the 256 bytes."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
-
-
-CHARACTER_TO_BYTE = _byte_characters()
-BYTE_TO_CHARACTER = {byte: character for character, byte in CHARACTER_TO_BYTE.items()}
+BYTE_TO_CHARACTER: dict[int, str] = bytes_to_unicode()
+"""GPT-2's alphabet: a printable character for each of the 256 bytes."""
+CHARACTER_TO_BYTE = {character: byte for byte, character in BYTE_TO_CHARACTER.items()}
 
 
 def utf8_runs(data: bytes) -> Iterator[tuple[bytes, str | None]]:
