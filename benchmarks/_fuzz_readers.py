@@ -300,7 +300,7 @@ def read_reply(folder: Path, data: bytes) -> None:
     import httpx2
 
     from advisor.models.completions import generate, likeliest_text
-    from advisor.models.server_identity import identify_server
+    from advisor.models.server_model import identify_server
     from ensemble.decode.settings import Settings
     from ensemble.models.spec import ModelSpec
     from ensemble.servers.address import ServerAddress
@@ -442,7 +442,7 @@ _IMPORTS = {
     "logs": ("advisor.logs.lm_eval", "advisor.logs.helm", "advisor.logs.every_eval_ever", "inspect_ai.log"),
     "task": ("advisor.tasks", "datasets"),
     "request": ("advisor.serving.app",),
-    "reply": ("openai", "advisor.models.server_identity", "advisor.tasks.task"),
+    "reply": ("openai", "advisor.models.server_model", "advisor.tasks.task"),
     **dict.fromkeys(
         ("config", "tokenizer", "safetensors", "gguf"), ("ensemble.models.load", "transformers.models.auto")
     ),

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import openai
 import uvicorn.server
 
-from advisor.models.server_identity import ServerHealth
+from advisor.models.server_model import ServerHealth
 from advisor.serving.app import make_app
 from advisor.serving.engine import RequestHandler, SharedDecoder
 from advisor.serving.metrics import Metrics

@@ -162,7 +162,7 @@ def test_what_was_answered_today_is_not_asked_again_and_under_a_revision_never(
     counts = []
     for day, options in (("", ""), ("", ""), ("", "revision=first"), ("2031-01-01", "revision=first"), ("", "")):
         if day:
-            monkeypatch.setattr("advisor.models.server_identity.today", partial(str, day))
+            monkeypatch.setattr("advisor.models.server_model.today", partial(str, day))
         before = len(raw.questions)
         answers(place, f"{line} {options}")
         counts.append(len(raw.questions) - before)

@@ -19,7 +19,7 @@ from servers import models as models_answer
 from test_remote import TEMPLATE, answers
 from tiny import byte_tokenizer, save_member, tiny_model
 
-from advisor.models import server_identity as identity
+from advisor.models import server_model as identity
 from advisor.models.ask import reply_to
 from advisor.models.server_model import ServerModel
 from advisor.options.finished_run import ServeOptions

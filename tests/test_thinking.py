@@ -27,7 +27,7 @@ from advisor.models.completions import body_of, generate
 from advisor.models.pool_file import read_line
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import Response, ResponseCache, split_thinking
-from advisor.models.server_identity import ServerIdentity
+from advisor.models.server_model import ServerIdentity
 from advisor.progress import Progress
 from advisor.records import Answer, Limits, Profile, Standing, compared_lengths, length_ratio, within
 from advisor.run.result import CutOff

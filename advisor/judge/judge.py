@@ -27,7 +27,7 @@ from advisor.models.loaded_models import JobRunner, LocalJobRunner
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import EQUAL, RunConfig
-from advisor.models.server_identity import ServerIdentity
+from advisor.models.server_model import ServerIdentity
 from advisor.progress import Progress
 from advisor.records import Answer, Profile
 from advisor.tasks.task import Task, sha256

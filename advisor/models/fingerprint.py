@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from advisor.models.fit import need_of_model
-from advisor.models.server_identity import ServerIdentity, identify_server
+from advisor.models.server_model import ServerIdentity, identify_server
 from ensemble.common.files import remembered_sha256
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError

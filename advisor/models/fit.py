@@ -13,7 +13,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from advisor.models.server_identity import identify_server
+from advisor.models.server_model import identify_server
 from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models.choices import ChatTemplate
 from ensemble.models.hub import cached_file

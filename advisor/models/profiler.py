@@ -22,8 +22,7 @@ from advisor.models.run_config import (
     RunConfig,
     read_numbers,
 )
-from advisor.models.server_identity import ServerIdentity
-from advisor.models.server_model import ServerModel
+from advisor.models.server_model import ServerIdentity, ServerModel
 from advisor.progress import Progress
 from advisor.records import Profile
 from advisor.tasks.task import Task

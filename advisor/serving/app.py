@@ -16,7 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from advisor.models.server_identity import ServerHealth
+from advisor.models.server_model import ServerHealth
 from advisor.serving.engine import RequestHandler, SharedDecoder
 from advisor.serving.grammar_checks import GrammarChecks
 from advisor.serving.metrics import Metrics

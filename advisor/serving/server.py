@@ -45,7 +45,7 @@ _LOGGERS = (
     "asyncio",
     "advisor.serving.app",
     "advisor.serving.engine",
-    "advisor.models.server_identity",
+    "advisor.models.server_model",
 )
 _LOG_LINES = 20
 _LOG_SECONDS = 60.0

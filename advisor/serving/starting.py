@@ -10,7 +10,7 @@ from importlib import metadata, util
 from typing import TYPE_CHECKING
 
 from advisor.models.run_config import PERPLEXITY
-from advisor.models.server_identity import ServerHealth
+from advisor.models.server_model import ServerHealth, ServerModel, identify_server
 from advisor.progress import Progress
 from advisor.run.plan import StrategyPlan, answer_reader, load_chosen
 from advisor.strategies.schema import file_json
@@ -144,8 +144,6 @@ def _decoders(
 def _models(plan: StrategyPlan, limits: RequestLimits, options: ServeOptions) -> list[Model]:
     """The models of a strategy: all local ones are in memory, and servers are asked whether they answer."""
     from advisor.models.loaded_models import ALONE
-    from advisor.models.server_identity import identify_server
-    from advisor.models.server_model import ServerModel
     from advisor.serving.strategy_handler import DecoderModel
 
     servers = {member.name: ServerModel(member) for member in plan.members if member.is_remote}

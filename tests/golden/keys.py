@@ -12,7 +12,7 @@ from advisor.models.job import question_key
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import RunConfig
-from advisor.models.server_identity import ServerIdentity
+from advisor.models.server_model import ServerIdentity
 from advisor.options.new_run import SelectOptions
 from advisor.progress import Progress
 from ensemble import Ensemble
