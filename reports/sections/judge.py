@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from advisor.run.figures import Accuracy, JudgedModel, JudgedSplit
+from advisor.run.figures import Accuracy, JudgedSplit, JudgeSection
 from advisor.run.result import MEASURES
 from advisor.run.sentences import on_split, on_strategy
 from ensemble.common import text
@@ -12,7 +12,7 @@ from reports.charts.axes import NARROW, both_widths, reference
 from reports.charts.rows import accuracy_mark, add_points_scale, row_axes
 from reports.charts.svg import markup
 from reports.report_data import ReportData
-from reports.tables import INTERVAL, Cell, Column, make_table
+from reports.tables import INTERVAL, Cell, Column, Table, figures, make_table
 
 _MOST_DRAWN = 20
 _MOST_MODELS = 200
@@ -34,57 +34,46 @@ def judge(report: ReportData) -> dict[str, Any] | None:
     if evaluated:
         splits = evaluated.splits[:_MOST_SPLITS]
         parts += [(f"advisor evaluate, {each.split} questions", evaluated, each) for each in splits]
-    main, measure = parts[0][2], MEASURES[judged.mode]
-    is_paired = judged.mode == "pairwise"
-    columns = [
-        Column("Model", lambda row: Cell(row[0].model), "name"),
-        Column(
-            measure.capitalize(),
-            lambda row: Cell(text.points(row[1].accuracy), detail=text.interval(row[1].accuracy_ci)),
-            details=INTERVAL,
-        ),
-    ]
-    if is_paired:
-        columns += [
-            Column("Strength", lambda row: Cell(text.decimals(row[0].log_odds))),
-            Column("Mean score", lambda row: Cell(text.points(row[0].score))),
-        ]
-    columns.append(Column("Matches" if is_paired else "Grades", lambda row: Cell(f"{row[2]:,}")))
+    _, section, main = parts[0]
     candidates = {candidate.name for candidate in result.candidates}
     return {
         "judged": judged,
-        "parts": [
-            (title, on_split(section, split), make_table(title, _rows(split), columns))
-            for title, section, split in parts
-        ],
+        "parts": [(title, on_split(section, split), _table(title, section, split)) for title, section, split in parts],
         "met": [on_strategy(each) for each in judged.head_to_head[:_MOST_MEMBERS]],
-        "figure": both_widths(lambda width: _draw(main, candidates, measure, result.short_names, width)),
+        "figure": both_widths(lambda width: _draw(main, section.mode, candidates, result.short_names, width)),
     }
 
 
-def _rows(split: JudgedSplit) -> list[tuple[JudgedModel, Accuracy, int]]:
-    """Each model with its win rate, or its mean grade, and the number of matches or grades that it is from."""
-    return [
-        # Grades have a mean and no win rate.
-        (each, Accuracy(accuracy=each.score, accuracy_ci=each.score_ci), each.grades or 0)
-        if each.win_rate is None
-        else (each, Accuracy(accuracy=each.win_rate, accuracy_ci=each.win_rate_ci), each.matches or 0)
-        for each in split.models[:_MOST_MODELS]
-    ]
+def _table(title: str, section: JudgeSection, split: JudgedSplit) -> Table:
+    measure = MEASURES[section.mode].capitalize()
+    columns = [Column("Model", lambda each: Cell(each.model), "name")]
+    if section.mode == "pairwise":
+        columns += [
+            figures("win_rate", measure, interval=INTERVAL),
+            figures("log_odds", "Strength", text.decimals),
+            figures("score", "Mean score"),
+            figures("matches", "Matches", text.thousands),
+        ]
+    else:
+        columns += [figures("score", measure, interval=INTERVAL), figures("grades", "Grades", text.thousands)]
+    return make_table(title, split.models[:_MOST_MODELS], columns)
 
 
-def _draw(
-    split: JudgedSplit, candidates: set[str], measure: str, short_names: dict[str, str], width: int
-) -> str | None:
+def _draw(split: JudgedSplit, mode: str, candidates: set[str], short_names: dict[str, str], width: int) -> str | None:
     """Draw each model with its interval; sets have another mark than single models."""
-    rows = [(each.model, points) for each, points, _ in _rows(split)[:_MOST_DRAWN] if points.accuracy is not None]
+    key, measure = "win_rate" if mode == "pairwise" else "score", MEASURES[mode]
+    known = [
+        (each.model, Accuracy(accuracy=getattr(each, key), accuracy_ci=getattr(each, f"{key}_ci")))
+        for each in split.models[:_MOST_DRAWN]
+    ]
+    rows = [(name, each) for name, each in known if each.accuracy is not None]
     if not rows:
         return None
     is_set = [name not in candidates for name, _ in rows]
     axes = row_axes([short_names.get(name, name) for name, _ in rows], width, bold=is_set)
     add_points_scale(axes, [points for _, points in rows], measure, 5 if width == NARROW else 10)
     # An average candidate wins half of its comparisons; grades have no middle of this kind.
-    if measure == MEASURES["pairwise"]:
+    if mode == "pairwise":
         reference(axes, 50)
     for y, (name, points) in enumerate(rows):
         accuracy_mark(axes, name, points, "ensemble" if is_set[y] else "selected", y)
