@@ -14,9 +14,8 @@ from running_server import Running
 from running_server import serving as serving_ensemble
 from servers import as_json
 from test_decoder_failures import BAD, NAN, broken
-from test_serving_json import Person
 from test_serving_strategies import serving, three, usage
-from test_serving_tools import PARIS, ROME, TOOL, answer, servers
+from test_serving_tools import PARIS, ROME, TOOL, Person, answer, servers
 
 from advisor.run.task_prompt import TaskPrompt
 from advisor.serving.protocol import RequestLimits
