@@ -1,15 +1,14 @@
-"""Counting what a step of the decoder would cost an accelerator, on any machine.
+"""Counting how often a step of the decoder would read from an accelerator, on any machine.
 
-A read from the device makes the host wait for all work that was queued; every operation launches a kernel. Both can be
-counted without a device: the counter follows which tensors would be on it. A tensor is on the device if it comes from a
-model's forward pass, was made with a ``torch.device`` or was moved to one, or was computed from tensors on the device.
-Moving to the *text* ``"cpu"`` is a read. What happens inside the models' forward passes is counted separately.
+A read from the device makes the host wait for all work that was queued. It can be counted without a device: the counter
+follows which tensors would be on it. A tensor is on the device if it comes from a model's forward pass, was made with a
+``torch.device`` or was moved to one, or was computed from tensors on the device. Moving to the *text* ``"cpu"`` is a
+read. What happens inside the models' forward passes is not counted.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -45,13 +44,9 @@ _MARK = "_would_be_on_device"
 _TO_HOST = {"cpu", "numpy", "__array__"}
 _TO_NUMBERS = {"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"}
 _FROM_VALUES = {"tensor", "as_tensor", "asarray"}
-_MOVES = {"to", "copy_", "__getitem__", "__setitem__"}
-"""Functions that take tensors of the host and of the device."""
 # The size of their result depends on the values, so the host reads them.
 _READING = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_consecutive", "unique_dim", "equal"}
 _READING |= {"repeat_interleave", "bincount"}
-_LAUNCH_NOTHING = {"detach", "alias", "lift_fresh", "_unsafe_view", "_reshape_alias", "set_", "resize_"}
-_LAUNCH_NOTHING |= {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 
 
 class ForwardPasses:
@@ -99,17 +94,15 @@ class DeviceCounter(TorchFunctionMode):
     """Counts while it is entered.
 
     Args:
-        models: Their forward passes are not counted as ours.
+        models: Their forward passes are not counted.
 
     Attributes:
-        counts: ``reads`` from the device, ``kernels`` (operations that launch at least one), ``copies`` to the device,
-            ``reads_in_models`` (reads inside forward passes), and ``mixed``: operations over tensors of the host and of
-            the device, which fail where there is a device.
+        reads: Reads from the device.
     """
 
     def __init__(self, models: Iterable[torch.nn.Module]) -> None:
         super().__init__()
-        self.counts: Counter[str] = Counter()
+        self.reads = 0
         self._forward = ForwardPasses(models)
         self._is_counting = False
         self._stack = ExitStack()
@@ -131,25 +124,19 @@ class DeviceCounter(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run a function of torch; count what it would do on a device, and mark its results."""
+        """Run a function of torch; count its reads from a device, and mark its results."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        here = [is_on_device(tensor) for tensor in tensors]
-        moved = not any(here) and _names_device(name, args, kwargs)
-        if not self._forward.depth and not any(here) and not moved:
-            return tree_map_only(Tensor, on_host, func(*args, **kwargs))
+        is_here = any(isinstance(leaf, Tensor) and is_on_device(leaf) for leaf in tree_leaves((args, kwargs)))
+        moved = not is_here and _names_device(name, args, kwargs)
+        if not self._forward.depth and not is_here and not moved:
+            return func(*args, **kwargs)
         if name in _TO_NUMBERS or name in _TO_HOST or (name == "to" and _names_host(args, kwargs)):
-            self.count("reads")
-            result = func(*args, **kwargs)
+            self.count_read()
             # On a CPU the result may be the very tensor that is on the device.
-            return tree_map_only(Tensor, lambda tensor: on_host(tensor.clone()), result)
+            return tree_map_only(Tensor, Tensor.clone, func(*args, **kwargs))
         if moved and (name in _FROM_VALUES or name == "to"):
-            if not self._forward.depth:
-                self.counts["copies"] += 1
             return tree_map_only(Tensor, lambda tensor: marked(tensor.clone()), func(*args, **kwargs))
-        if not self._forward.depth and name not in _MOVES and any(here) and self._is_mixed(tensors, here):
-            self.counts["mixed"] += 1
         # The operations that this function consists of are counted below it.
         self._is_counting = True
         try:
@@ -158,37 +145,22 @@ class DeviceCounter(TorchFunctionMode):
             self._is_counting = False
         return tree_map_only(Tensor, marked, result)
 
-    def count(self, what: str) -> None:
-        """Count a read, as the models' own inside their forward passes."""
-        self.counts[f"{what}_in_models" if self._forward.depth else what] += 1
+    def count_read(self) -> None:
+        """Count a read, unless it is a model's own."""
+        self.reads += not self._forward.depth
 
     def count_operation(self, func: Any, args: tuple[Any, ...]) -> None:
-        """Count an operation of a function that computes on the device."""
+        """Count the reads of an operation of a function that computes on the device."""
         name = func.overloadpacket.__name__
         if not self._is_counting:
             return
         if name in _READING:
-            self.count("reads")
-        if name in ("index", "index_put", "index_put_"):
-            places = [place for place in args[1] if place is not None]
-            # A mask becomes a list of places, whose length the host must know.
-            if any(place.dtype in (torch.bool, torch.uint8) for place in places):
-                self.count("reads")
-            if not self._forward.depth:
-                self.counts["copies"] += sum(not is_on_device(place) for place in places)
-        if (
-            not self._forward.depth
-            and not func.is_view
-            and name not in _LAUNCH_NOTHING
-            and name != "_local_scalar_dense"
+            self.count_read()
+        # A mask becomes a list of places, whose length the host must know.
+        if name in ("index", "index_put", "index_put_") and any(
+            place.dtype in (torch.bool, torch.uint8) for place in args[1] if place is not None
         ):
-            self.counts["kernels"] += 1
-
-    @staticmethod
-    def _is_mixed(tensors: Sequence[Tensor], here: Sequence[bool]) -> bool:
-        # A tensor of the host without dimensions is passed as a number. Tensors without a mark are older than the
-        # counter, for example in a cache, and may be on the device.
-        return any(here) and any(getattr(tensor, _MARK, None) is False and tensor.dim() for tensor in tensors)
+            self.count_read()
 
 
 class _OperationCounter(TorchDispatchMode):
@@ -223,13 +195,6 @@ def marked(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def on_host(tensor: Tensor) -> Tensor:
-    """The same tensor; one that has no mark is on the host from now on."""
-    if not hasattr(tensor, _MARK):
-        setattr(tensor, _MARK, False)
-    return tensor
-
-
 def _names_device(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether a function is to make its result on a device."""
     if isinstance(kwargs.get("device"), torch.device):
@@ -241,86 +206,40 @@ def _names_host(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     return "cpu" in [argument for argument in (*args, kwargs.get("device")) if isinstance(argument, str)]
 
 
-def count_steps(
-    members: Sequence[Member],
-    prompts: Sequence[str],
-    settings: Settings,
-    batch: Batch,
-    *,
-    method: str = "unite",
-    cache_dir: Path | None = None,
-) -> list[Counter[str]]:
-    """What the steps of a batch cost, from the one that reads the prompts to the one in which the first text ends.
+def step_reads(
+    members: Sequence[Member], prompts: Sequence[str], settings: Settings, batch: Batch, cache_dir: Path
+) -> int:
+    """The most reads from the device in a step of a batch, but the first and the last: they read prompts, remove texts.
 
     Args:
         members: The primary first.
         prompts: The texts, at most as many as the batch has places.
         settings: Of each text.
         batch: How they are decoded together.
-        method: A token-level one.
         cache_dir: The folder of the joint vocabulary's tables.
-
-    Returns:
-        For each step the counts of :class:`DeviceCounter`.
     """
     models = [member.local.model for member in members]
     with DeviceCounter(models) as counter:
         # Made while counting, so that the tables' move to the device is seen.
-        ensemble = Ensemble(members, method=method, cache_dir=cache_dir)
+        ensemble = Ensemble(members, cache_dir=cache_dir)
         decoder = ensemble.decoder(batch)
         for number, prompt in enumerate(prompts):
             decoder.add(number, ensemble.encode(prompt), settings)
-        steps, finished = [], False
+        steps, finished = list[int](), False
         while not finished:
-            counter.counts.clear()
+            counter.reads = 0
             finished = bool(decoder.step())
-            steps.append(Counter(counter.counts))
-    return steps
+            steps.append(counter.reads)
+    return max(steps[1:-1])
 
 
-def most_per_step(what: str, steps: Sequence[Counter[str]]) -> int:
-    """The most of one kind in a step between the first and the last, which read prompts and remove texts."""
-    return max(step[what] for step in steps[1:-1])
-
-
-def reads_per_step(
-    members: Sequence[Member], prompts: Sequence[str], batches: Sequence[int] = BATCHES, cache_dir: Path | None = None
-) -> int:
+def reads_per_step(members: Sequence[Member], prompts: Sequence[str], batches: Sequence[int], cache_dir: Path) -> int:
     """The most reads from the device in a step, over batches of the first prompts and all ways to decode in MODES."""
     return max(
-        most_per_step("reads", count_steps(members, prompts[:size], settings, batch, cache_dir=cache_dir))
+        step_reads(members, prompts[:size], settings, batch, cache_dir)
         for size in batches
         for settings, batch in MODES.values()
     )
-
-
-def host_seconds(
-    members: Sequence[Member],
-    prompts: Sequence[str],
-    now: Callable[[], float],
-    tokens: int,
-    cache_dir: Path | None = None,
-) -> float:
-    """The seconds of a step of a batch beyond its members' forward passes, without drafts.
-
-    Args:
-        members: The primary first.
-        prompts: The batch.
-        now: See :class:`ForwardPasses`.
-        tokens: Of each text, at least 4; the steps that read prompts and remove texts are not timed.
-        cache_dir: The folder of the joint vocabulary's tables.
-    """
-    ensemble = Ensemble(members, cache_dir=cache_dir)
-    decoder = ensemble.decoder(Batch(len(prompts), draft=0))
-    for number, prompt in enumerate(prompts):
-        decoder.add(number, ensemble.encode(prompt), Settings(tokens))
-    for _ in range(2):
-        decoder.step()
-    with ForwardPasses((member.local.model for member in members), now) as forward:
-        start = now()
-        for _ in range(tokens - 3):
-            decoder.step()
-        return (now() - start - forward.seconds) / (tokens - 3)
 
 
 def tiny_members(device: torch.device | None = None) -> list[Member]:

@@ -25,6 +25,8 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).parent / "results"
+ADVISOR = "from advisor.cli import main; main()"
+"""What ``python -c`` runs as the command ``advisor``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,12 @@ class Timer:
                 if turn >= self.untimed:
                     seconds[name].append(taken)
         return seconds
+
+    def once(self, part: Callable[[], object]) -> float:
+        """The seconds of a part that runs once."""
+        start = self.now()
+        part()
+        return self.now() - start
 
     def now(self) -> float:
         """The time in seconds, when the device has done all that it was asked for."""
@@ -186,6 +194,35 @@ def arguments(description: str) -> argparse.ArgumentParser:
         "--save", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="keep the result, in benchmarks/results"
     )
     return parser
+
+
+def parsed(parser: argparse.ArgumentParser, given: Sequence[str] | None) -> argparse.Namespace:
+    """The options that are given; torch has its threads by them from now on."""
+    options = parser.parse_args(given)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    return options
+
+
+def measured(
+    benchmark: str,
+    sections: Mapping[str, Callable[[argparse.Namespace], list[Figure]]],
+    keys: Sequence[str],
+    options: argparse.Namespace,
+) -> list[Figure]:
+    """The figures of those sections that the options name, or of all; without a value for the keys of the others."""
+    figures: list[Figure] = []
+    for name in options.only or sections:
+        progress(f"{benchmark}: {name}")
+        figures += sections[name](options)
+    there = {figure.name for figure in figures}
+    return figures + [Figure(key, None, note="not measured here") for key in keys if key not in there]
+
+
+def run_advisor(given: Sequence[str], folder: Path = ROOT) -> None:
+    """Run a command of this project in a process of its own, which must succeed."""
+    command = [sys.executable, "-I", "-c", ADVISOR, *given]
+    subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, check=True)
 
 
 def tell(

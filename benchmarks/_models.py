@@ -6,10 +6,10 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from ensemble.models.spec import ModelSpec
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    pass
 
 TOKENIZERS = ROOT.parent / "shared" / "tokenizers"
 ROWS = {"qwen2": 151_936, "llama-3": 128_256, "llama-2": 32_000}
@@ -54,12 +54,17 @@ SEVEN_BILLION = Shape(4096, 32, 32, 11008)
 
 
 def demo_members(pool: str) -> list[Member]:
-    """The pool's models that are there, in its order; none of them where they have not been trained."""
-    local = [(c.name, c.checkpoint) for c in read_pool(pool) if not c.checkpoint.is_remote]
-    there = [(name, checkpoint) for name, checkpoint in local if (Path(checkpoint.location) / "config.json").is_file()]
+    """The pool's models, in its order."""
     return [
-        load_member(ModelSpec(checkpoint, name, dtype="float32", chat_template="never")) for name, checkpoint in there
+        load_member(ModelSpec(each.checkpoint, each.name, dtype="float32", chat_template="never"))
+        for each in read_pool(pool)
     ]
+
+
+def demo_folders(pool: str, names: Sequence[str]) -> list[str]:
+    """The folders of some of the pool's models."""
+    by_name = {each.name: each.checkpoint.location for each in read_pool(pool) if not each.checkpoint.is_remote}
+    return [by_name[name] for name in names]
 
 
 def demo_prompts(count: int) -> list[str]:
@@ -68,11 +73,26 @@ def demo_prompts(count: int) -> list[str]:
     return [f"Question: {json.loads(line)['question']}\nAnswer:" for line in lines]
 
 
-def vocabulary(name: str, real: bool) -> tuple[PreTrainedTokenizerFast, int]:
-    """A tokenizer and the rows of its model's output; a made-up one of the same size where the real ones are absent."""
-    if real:
+@cache
+def vocabulary(name: str, *, quick: bool) -> tuple[PreTrainedTokenizerFast, int]:
+    """A tokenizer and the rows of its model's output; a made-up one of the same size where the real one is absent.
+
+    Args:
+        name: Of the model.
+        quick: A small made-up one.
+    """
+    if quick:
+        return made_up_tokenizer(2000, name), 2048
+    if (TOKENIZERS / name).is_dir():
         return PreTrainedTokenizerFast.from_pretrained(TOKENIZERS / name), ROWS[name]
     return made_up_tokenizer(ROWS[name], name), ROWS[name]
+
+
+def vocabularies_note(names: Sequence[str], *, quick: bool) -> str:
+    """What these vocabularies are, in words."""
+    kind = "real" if not quick and all((TOKENIZERS / name).is_dir() for name in names) else "made-up"
+    rows = " + ".join(f"{vocabulary(name, quick=quick)[1]:,}" for name in names)
+    return f"{kind} vocabularies of {' + '.join(names)} ({rows} rows)"
 
 
 def made_up_tokenizer(size: int, seed: str) -> PreTrainedTokenizerFast:
@@ -127,6 +147,17 @@ def random_member(
         dtype: Of the weights.
         device: Where they are made and stay.
     """
+    torch.manual_seed(zlib.crc32(name.encode()))
+    with device or torch.device("cpu"):
+        model = random_llama(tokenizer, rows, shape, is_tied=False, dtype=dtype)
+    _teach_words(model, Vocabulary(tokenizer, (), rows), spread=30.0 if sure else 0.01)
+    return member_of(model, tokenizer, name=name, chat_template="never")
+
+
+def random_llama(
+    tokenizer: PreTrainedTokenizerFast, rows: int, shape: Shape, *, is_tied: bool, dtype: torch.dtype = torch.float32
+) -> Any:
+    """A model of Llama's architecture with random weights; if tied, its output's are those of its input."""
     config = AutoConfig.for_model(
         "llama",
         vocab_size=rows,
@@ -136,16 +167,12 @@ def random_member(
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.heads,
         max_position_embeddings=4096,
-        tie_word_embeddings=False,
+        tie_word_embeddings=is_tied,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=None,
     )
-    torch.manual_seed(zlib.crc32(name.encode()))
-    with device or torch.device("cpu"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
-    _teach_words(model, Vocabulary(tokenizer, (), rows), spread=30.0 if sure else 0.01)
-    return member_of(model, tokenizer, name=name, chat_template="never")
+    return AutoModelForCausalLM.from_config(config, dtype=dtype)
 
 
 @contextmanager

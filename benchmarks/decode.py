@@ -12,10 +12,8 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-
-import torch
-from transformers import PreTrainedTokenizerFast
 
 from benchmarks._counting import READS_LIMIT, reads_per_step
 from benchmarks._decoding import (
@@ -26,17 +24,14 @@ from benchmarks._decoding import (
     step_figures,
 )
 from benchmarks._host import host_figures
-from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, spread, tell
+from benchmarks._measure import Figure, Timer, arguments, measured, parsed, peak_memory, spread, tell
 from benchmarks._models import (
     MIDDLE,
-    QUESTIONS,
-    ROWS,
     TINY,
-    TOKENIZERS,
     demo_members,
     demo_prompts,
-    made_up_tokenizer,
     random_member,
+    vocabularies_note,
     vocabulary,
 )
 from ensemble.vocabulary.joint import load_or_build
@@ -47,7 +42,6 @@ SIZES = (1, 16, 64)
 """Rows for which the host's time is measured."""
 KEYS = (
     "step_over_topk",
-    "gac_step_over_step",
     *(f"host_ms_per_step_{size}{members}" for members in ("", "_three") for size in SIZES),
     "device_reads_per_step",
     "plain_over_members",
@@ -58,7 +52,6 @@ KEYS = (
     f"batch{BATCH}_speedup",
     "tables_first_s",
     "tables_again_s",
-    "peak_memory_mib",
 )
 """What is always in the JSON object; null where it cannot be measured."""
 
@@ -70,17 +63,9 @@ def main(given: Sequence[str] | None = None) -> int:
         "--only", choices=SECTIONS, action="append", help="just this section; can be given several times"
     )
     parser.add_argument("--pool", default="demo", help="a pool file to take the demo's models from")
-    options = parser.parse_args(given)
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    figures: list[Figure] = []
-    for name, section in SECTIONS.items():
-        if not options.only or name in options.only:
-            progress(f"benchmarks.decode: {name}")
-            figures += section(options)
+    options = parsed(parser, given)
+    figures = measured("benchmarks.decode", SECTIONS, KEYS, options)
     figures.append(Figure("peak_memory_mib", peak_memory(), note="the whole process, at its end"))
-    there = {figure.name for figure in figures}
-    figures += [Figure(key, None, note="not measured here") for key in KEYS if key not in there]
     tell("decode", figures, options)
     return 0
 
@@ -91,35 +76,30 @@ def _timer(options: argparse.Namespace, rounds: int) -> Timer:
 
 def step(options: argparse.Namespace) -> list[Figure]:
     """A step by itself."""
-    vocabularies = [_vocabulary(name, options.quick) for name in PAIR]
-    return step_figures(vocabularies, _timer(options, 15), 2 if options.quick else 100, note=_note(options.quick))
+    vocabularies = [vocabulary(name, quick=options.quick) for name in PAIR]
+    note = vocabularies_note(PAIR, quick=options.quick)
+    return step_figures(vocabularies, _timer(options, 15), 2 if options.quick else 100, note)
 
 
 def host(options: argparse.Namespace) -> list[Figure]:
     """What a step costs beyond the models' passes, with the demo's models."""
-    members = demo_members(options.pool) if QUESTIONS.is_file() else []
     sizes = SIZES[:2] if options.quick else SIZES
-    return host_figures(members[:3], _timer(options, 7), 2 if options.quick else 100, sizes)
+    return host_figures(demo_members(options.pool)[:3], _timer(options, 7), 2 if options.quick else 100, sizes)
 
 
 def reads(options: argparse.Namespace) -> list[Figure]:
     """How often a step would read from a device, which waits for it then; counted without one."""
-    members = demo_members(options.pool) if QUESTIONS.is_file() else []
-    if len(members) < 2:
-        return []
+    members = demo_members(options.pool)
     sizes = SIZES[:1] if options.quick else SIZES
     with tempfile.TemporaryDirectory() as folder:
-        most = max(
-            reads_per_step(members[:count], demo_prompts(max(sizes)), sizes, Path(folder))
-            for count in {2, min(3, len(members))}
-        )
+        most = max(reads_per_step(members[:count], demo_prompts(max(sizes)), sizes, Path(folder)) for count in (2, 3))
     note = "the most of any step, two and three members, 1, 16 and 64 texts: plain, traced, drawn, log-probabilities"
     return [Figure("device_reads_per_step", most, limit=READS_LIMIT, note=note)]
 
 
 def tables(options: argparse.Namespace) -> list[Figure]:
     """Building the joint vocabulary's tables, and reading them from the cache folder in a new process's place."""
-    tokenizers = [_vocabulary(name, options.quick) for name in PAIR]
+    tokenizers = [vocabulary(name, quick=options.quick) for name in PAIR]
     timer = _timer(options, 3)
     seconds: dict[str, list[float]] = {"first": [], "again": []}
     for _ in range(timer.rounds):
@@ -127,10 +107,8 @@ def tables(options: argparse.Namespace) -> list[Figure]:
             for taken in seconds.values():
                 # New ones, because they remember what they have worked out.
                 fresh = [Vocabulary(tokenizer, (), rows) for tokenizer, rows in tokenizers]
-                start = timer.now()
-                load_or_build(fresh, Path(folder))
-                taken.append(timer.now() - start)
-    note = _note(options.quick)
+                taken.append(timer.once(partial(load_or_build, fresh, Path(folder))))
+    note = vocabularies_note(PAIR, quick=options.quick)
     return [
         spread("tables_first_s", seconds["first"], limit="at most 5", note=note),
         spread("tables_again_s", seconds["again"], limit="at most 0.2", note=note),
@@ -139,10 +117,7 @@ def tables(options: argparse.Namespace) -> list[Figure]:
 
 def demo(options: argparse.Namespace) -> list[Figure]:
     """The demo's models."""
-    members = demo_members(options.pool) if QUESTIONS.is_file() else []
-    if len(members) < 2:
-        progress("benchmarks.decode: skipped, the demo's models are not there (python -m advisor.demo.train)")
-        return []
+    members = demo_members(options.pool)
     work = Work(demo_prompts(BATCH), 2 if options.quick else BATCH, 4 if options.quick else 64)
     timer = _timer(options, 7)
     pair = members[:2]
@@ -159,13 +134,13 @@ def demo(options: argparse.Namespace) -> list[Figure]:
 def middle(options: argparse.Namespace) -> list[Figure]:
     """Random models of middle size, whose time goes into the model as that of real ones does."""
     shape, tokens = (TINY, 4) if options.quick else (MIDDLE, 32)
-    members = []
-    for name in PAIR:
-        tokenizer, rows = _vocabulary(name, options.quick)
-        members.append(random_member(f"{name}-random", tokenizer, rows, shape, sure=name == PAIR[0]))
+    members = [
+        random_member(f"{name}-random", *vocabulary(name, quick=options.quick), shape, sure=name == PAIR[0])
+        for name in PAIR
+    ]
     prompts = [f"Tell me something about the number {n}, and say it in as few words as you can." for n in range(BATCH)]
     work = Work(prompts, 1 if options.quick else 2, tokens)
-    note = f"{shape.layers} layers of {shape.hidden}, {_note(options.quick)}"
+    note = f"{shape.layers} layers of {shape.hidden}, {vocabularies_note(PAIR, quick=options.quick)}"
     timer = _timer(options, 3)
     return pair_figures(members, work, timer, suffix="_middle", note=note)
 
@@ -178,19 +153,6 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {
     "middle": middle,
     "tables": tables,
 }
-
-
-def _vocabulary(name: str, quick: bool) -> tuple[PreTrainedTokenizerFast, int]:
-    if quick:
-        return made_up_tokenizer(2000, name), 2048
-    return vocabulary(name, real=(TOKENIZERS / name).is_dir())
-
-
-def _note(quick: bool) -> str:
-    real = not quick and all((TOKENIZERS / name).is_dir() for name in PAIR)
-    return f"{'real' if real else 'made-up'} vocabularies of {' + '.join(PAIR)}" + (
-        "" if quick else f" ({' + '.join(f'{ROWS[name]:,}' for name in PAIR)} rows)"
-    )
 
 
 if __name__ == "__main__":

@@ -16,26 +16,23 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedTokenizerFast
 
 from benchmarks._counting import (
     BATCHES,
     MODES,
     READS_LIMIT,
     ForwardPasses,
-    count_steps,
-    host_seconds,
-    most_per_step,
     short_prompts,
+    step_reads,
     tiny_members,
 )
-from benchmarks._decoding import BATCH, K, Work, by_ensemble, half_figures, pair_figures, step_figures
-from benchmarks._host import HOST_LIMITS
+from benchmarks._decoding import BATCH, K, Work, by_ensemble, pair_figures, step_figures
+from benchmarks._host import host_figures
 from benchmarks._measure import (
     Figure,
     Timer,
@@ -43,19 +40,18 @@ from benchmarks._measure import (
     commit,
     keep,
     machine,
+    parsed,
     peak_memory,
     progress,
-    spread,
     tell,
 )
 from benchmarks._models import (
     ROWS,
     SEVEN_BILLION,
     TINY,
-    TOKENIZERS,
     Shape,
-    made_up_tokenizer,
     random_member,
+    vocabularies_note,
     vocabulary,
 )
 from ensemble import Ensemble
@@ -116,7 +112,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=MINUTES, help="the most that all may take")
     parser.add_argument("--tokens", type=int, default=None, help="tokens of each prompt")
     parser.add_argument("--layers", type=int, default=None, help="fewer layers than 32")
-    options = parser.parse_args(given)
+    options = parsed(parser, given)
     try:
         device = parse_device(options.device)
     except InputError as error:
@@ -129,8 +125,6 @@ def main(given: Sequence[str] | None = None) -> int:
         if options.json:
             print("{}")
         return 0
-    if options.threads:
-        torch.set_num_threads(options.threads)
     if device.type == "cuda":
         device = torch.device("cuda", device.index or 0)
         torch.cuda.set_device(device)
@@ -150,7 +144,6 @@ def _measure(run: Run) -> list[Figure]:
     # The share of the time that is left, which a section may take: what the first ones leave is for the last ones.
     sections: list[tuple[str, Callable[[Run], list[Figure]], float]] = [
         ("step_over_topk", _steps, 0.15),
-        ("step_bf16_over_fp32", _half, 0.1),
         ("host_ms_per_step", _host, 0.15),
         ("device_reads_per_step", _reads, 0.15),
         *(
@@ -181,9 +174,9 @@ def _steps(run: Run) -> list[Figure]:
     for names in reversed(list(combinations(NAMES, 2))):
         if run.left <= 0:
             break
-        found = step_figures(
-            _vocabularies(names, run), run.step_timer, 2 if run.options.quick else 100, _note(names, run)
-        )
+        vocabularies = [vocabulary(name, quick=run.options.quick) for name in names]
+        note = vocabularies_note(names, quick=run.options.quick)
+        found = step_figures(vocabularies, run.step_timer, 2 if run.options.quick else 100, note)
         figures += [
             figure if names == NAMES[-2:] else replace(figure, name=f"{figure.name}{_suffix(names)}", limit="")
             for figure in found
@@ -191,30 +184,10 @@ def _steps(run: Run) -> list[Figure]:
     return figures
 
 
-def _half(run: Run) -> list[Figure]:
-    """A step by itself in half precision."""
-    names = PAIRS[0]
-    return half_figures(_vocabularies(names, run), run.step_timer, 1 if run.options.quick else 20, _note(names, run))
-
-
 def _host(run: Run) -> list[Figure]:
     """What a step takes beyond the forward passes of tiny members; the clock waits for the device around each pass."""
-    members, sizes = tiny_members(run.device), BATCHES[:1] if run.options.quick else BATCHES
-    figures = []
-    with tempfile.TemporaryDirectory() as folder:
-        for many, end in {2: "", 3: "_three"}.items():
-            for size in sizes:
-                name, limit = f"host_ms_per_step_{size}{end}", f"at most {HOST_LIMITS[many, size]}"
-                if run.left <= 0:
-                    figures.append(Figure(name, None, limit=limit, note=LATE))
-                    continue
-                rounds = [
-                    1000 * host_seconds(members[:many], short_prompts(size), run.timer.now, 16, Path(folder))
-                    for _ in range(run.timer.untimed + run.timer.rounds)
-                ]
-                note = "random models of two narrow layers, without their forward passes"
-                figures.append(spread(name, rounds[run.timer.untimed :], limit=limit, note=note))
-    return figures
+    sizes = BATCHES[:1] if run.options.quick else BATCHES
+    return host_figures(tiny_members(run.device), run.timer, 13, sizes, lambda: run.left <= 0)
 
 
 def _reads(run: Run) -> list[Figure]:
@@ -230,8 +203,7 @@ def _reads(run: Run) -> list[Figure]:
                 if run.device.type == "cuda":
                     counts.append(_waits(members, short_prompts(size), settings, batch, Path(folder)))
                 else:
-                    steps = count_steps(members, short_prompts(size), settings, batch, cache_dir=Path(folder))
-                    counts.append(most_per_step("reads", steps))
+                    counts.append(step_reads(members, short_prompts(size), settings, batch, Path(folder)))
             note = "" if len(counts) == len(sizes) else LATE
             figures.append(Figure(f"device_reads_{mode}", max(counts, default=None), limit=READS_LIMIT, note=note))
     worst = max((figure.value for figure in figures if figure.value is not None), default=None)
@@ -287,7 +259,8 @@ def _pair(names: tuple[str, ...], run: Run) -> list[Figure]:
     if effort is None:
         return [Figure(f"plain_over_members{suffix}", None, note="too slow for the time that was left; try --layers 4")]
     rounds, tokens = effort
-    note = f"{_note(names, run)}, {shape.layers} layers of {shape.hidden}, bfloat16, {tokens} tokens"
+    kinds = vocabularies_note(names, quick=run.options.quick)
+    note = f"{kinds}, {shape.layers} layers of {shape.hidden}, bfloat16, {tokens} tokens"
     figures = pair_figures(members, Work(texts, 1, tokens), replace(run.timer, rounds=rounds), suffix=suffix, note=note)
     peak = peak_memory(run.device)
     figures.append(Figure(f"peak_memory_mib{suffix}", peak, note=note))
@@ -304,16 +277,13 @@ def _effort(members: Sequence[Member], texts: Sequence[str], run: Run) -> tuple[
     if run.options.quick or run.options.tokens:
         return run.timer.rounds, run.options.tokens or 4
     part = by_ensemble(Ensemble(members, k=K), Work(texts, 1, 8), batch=1)
-    part()
-    start = run.timer.now()
-    steps = part()
-    step = (run.timer.now() - start) / steps
+    [step] = replace(run.timer, rounds=1)({"step": part})["step"]
     room = run.left / (STEPS_PER_TOKEN * step)
     return next(((rounds, n) for rounds, n in EFFORTS if (rounds + run.timer.untimed) * n <= room), None)
 
 
 def _member(name: str, shape: Shape, run: Run, *, sure: bool) -> Member:
-    tokenizer, rows = _vocabulary(name, run.options.quick)
+    tokenizer, rows = vocabulary(name, quick=run.options.quick)
     return random_member(f"{name}-random", tokenizer, rows, shape, sure=sure, dtype=torch.bfloat16, device=run.device)
 
 
@@ -346,17 +316,6 @@ def _give_back(device: torch.device) -> None:
         torch.cuda.empty_cache()
     elif device.type == "mps":
         torch.mps.empty_cache()
-
-
-@cache
-def _vocabulary(name: str, quick: bool) -> tuple[PreTrainedTokenizerFast, int]:
-    if quick:
-        return made_up_tokenizer(2000, name), 2048
-    return vocabulary(name, real=(TOKENIZERS / name).is_dir())
-
-
-def _vocabularies(names: Sequence[str], run: Run) -> list[tuple[PreTrainedTokenizerFast, int]]:
-    return [_vocabulary(name, run.options.quick) for name in names]
 
 
 def table(figures: Sequence[Figure], device: torch.device, *, is_quick: bool = False) -> str:
@@ -392,11 +351,6 @@ def table(figures: Sequence[Figure], device: torch.device, *, is_quick: bool = F
 
 def _suffix(names: Sequence[str]) -> str:
     return "_" + "_".join(re.sub(r"\W", "", name) for name in names)
-
-
-def _note(names: Sequence[str], run: Run) -> str:
-    real = not run.options.quick and all((TOKENIZERS / name).is_dir() for name in names)
-    return f"{'real' if real else 'made-up'} vocabularies of {' + '.join(names)}"
 
 
 def _slug(device: str) -> str:

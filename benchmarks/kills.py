@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks._measure import ROOT, Figure, arguments, progress, tell
+from benchmarks._measure import ADVISOR, ROOT, Figure, arguments, progress, tell
 
 KILLS = 100
 LONGEST = 9.0
@@ -37,7 +37,6 @@ MEASURED = (
     "versions",
 )
 """What differs between two honest runs."""
-KEYS = ("kills", "computed_twice", "broken_folders", "same_result")
 
 
 class Place:
@@ -55,9 +54,8 @@ class Place:
 
     def start(self, command: str) -> subprocess.Popen[bytes]:
         """Start a command in a group of processes that can be killed together."""
-        code = "from advisor.cli import main; main()"
         return subprocess.Popen(
-            [sys.executable, "-I", "-c", code, *self.commands[command]],
+            [sys.executable, "-I", "-c", ADVISOR, *self.commands[command]],
             cwd=ROOT,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.DEVNULL,
@@ -138,9 +136,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=KILLS)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(given)
-    tell(
-        "kills", list(figures(2 if options.quick else options.kills, 8 if options.quick else 60, options.seed)), options
-    )
+    kills, limit = (2, 8) if options.quick else (options.kills, 60)
+    tell("kills", list(figures(kills, limit, options.seed)), options)
     return 0
 
 

@@ -26,14 +26,12 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import count, takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from advisor.models.pool_file import read_pool
 from benchmarks._measure import Figure, arguments, progress, spread, tell
-from benchmarks._models import QUESTIONS, demo_prompts
+from benchmarks._models import demo_folders, demo_prompts
 from benchmarks.serving import KEY, SETS, server
 
 if TYPE_CHECKING:
@@ -43,8 +41,6 @@ CLIENTS = (1, 4, 16, 64)
 SHOWN = 16
 """The number of clients whose latencies have a limit."""
 LIMIT = "at most 1.5"
-KEYS = (f"p95_over_p50_{SHOWN}", "load_lost")
-"""What is always in the JSON object; null where it cannot be measured."""
 _SECONDS = 15.0
 """After these, a round of one mode sends no more requests."""
 _WAITING = 4096
@@ -79,16 +75,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--requests", type=int, default=None, help="most in a round of one mode; 1000 without")
     parser.add_argument("--seed", type=int, default=20261122, help="of the arrivals")
     options = parser.parse_args(given)
-    pool = read_pool("demo") if QUESTIONS.is_file() else []
-    there = {c.name: c.checkpoint.location for c in pool if not c.checkpoint.is_remote}
-    folders = [there.get(name, "") for name in SETS[""]]
-    if all((Path(folder) / "config.json").is_file() for folder in folders):
-        with server(folders, options, texts=_WAITING) as (_, url):
-            figures = asyncio.run(_measured(url, options))
-    else:
-        progress("benchmarks.load: skipped, the demo's models are not there (python -m advisor.demo.train)")
-        figures = [Figure(key, None, note="not measured here") for key in KEYS]
-    tell("load", figures, options)
+    with server(demo_folders("demo", SETS[""]), options, texts=_WAITING) as (_, url):
+        tell("load", asyncio.run(_measured(url, options)), options)
     return 0
 
 
@@ -174,9 +162,9 @@ async def _measured(url: str, options: argparse.Namespace) -> list[Figure]:
     found: dict[str, list[float]] = defaultdict(list)
     sent = lost = 0
     # As many connections as requests may be in flight: a pool that lets them wait would be a queue of the client.
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+    connections = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
     headers = {"Authorization": f"Bearer {KEY}"}
-    async with httpx2.AsyncClient(base_url=url, headers=headers, limits=limits, timeout=600) as client:
+    async with httpx2.AsyncClient(base_url=url, headers=headers, limits=connections, timeout=600) as client:
         ask = _asker(client, demo_prompts(200))
         await closed_loop(ask, max(levels), max(levels))  # does not count: the first texts of a server are slow
         for turn in range(rounds):
@@ -193,11 +181,9 @@ async def _measured(url: str, options: argparse.Namespace) -> list[Figure]:
                 progress(f"benchmarks.load: round {turn + 1} of {rounds}, {clients} clients, {rate:.0f} requests/s")
     each = f"{rounds} rounds of at most {requests} requests and {_SECONDS:g} s"
     note = f"{' + '.join(SETS[''])}, {each}, batch of {options.batch_size}, wall clock"
-    figures = [
-        spread(name, values, limit=LIMIT if name == KEYS[0] else "", note=note) for name, values in found.items()
-    ]
-    figures.append(Figure("load_lost", lost, limit="0", note=f"of {sent} requests"))
-    return figures + [Figure(key, None, note="not with --quick") for key in KEYS[:1] if key not in found]
+    limits = {f"p95_over_p50_{SHOWN}": LIMIT}
+    figures = [spread(name, values, limits.get(name, ""), note) for name, values in found.items()]
+    return [*figures, Figure("load_lost", lost, limit="0", note=f"of {sent} requests")]
 
 
 def _asker(client: httpx2.AsyncClient, prompts: Sequence[str]) -> Ask:

@@ -28,15 +28,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from advisor.models.loaded_models import load_ensemble, silence_libraries
+from advisor.models.job import Job
+from advisor.models.loaded_models import LocalJobRunner, load_ensemble, silence_libraries
+from advisor.models.local_model import LocalModel
 from advisor.models.response_cache import ResponseCache
+from advisor.progress import Progress
 from advisor.tasks import Task, load_task
-from benchmarks._measure import Figure, Timer, arguments, progress, ratio, spread, tell
-from benchmarks._models import MIDDLE, TINY, TOKENIZERS, Shape, made_up_tokenizer, vocabulary
-from benchmarks._plans import profile
+from benchmarks._measure import Figure, Timer, arguments, measured, parsed, progress, ratio, spread, tell
+from benchmarks._models import MIDDLE, TINY, TOKENIZERS, Shape, random_llama, vocabulary
 from ensemble import Ensemble
+from ensemble.common.files import default_cache_dir
+from ensemble.errors import MemberError
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 
 DATA = TOKENIZERS.parent / "data"
@@ -67,40 +70,35 @@ FULL = Size(questions=32, tokens=96, batches=(4, 8, 16, 32), shape=MIDDLE, store
 QUICK = Size(questions=3, tokens=4, batches=(1, 3), shape=TINY, stored=4)
 
 
+def _size(options: argparse.Namespace) -> Size:
+    return QUICK if options.quick else FULL
+
+
 def main(given: Sequence[str] | None = None) -> int:
     """Measure what is asked for, print it, keep it where asked."""
     parser = arguments(__doc__ or "")
     parser.add_argument(
         "--only", choices=SECTIONS, action="append", help="just this section; can be given several times"
     )
-    options = parser.parse_args(given)
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    options = parsed(parser, given)
     silence_libraries()
-    figures: list[Figure] = []
-    for name, section in SECTIONS.items():
-        if not options.only or name in options.only:
-            progress(f"benchmarks.profiling: {name}")
-            figures += section(options, QUICK if options.quick else FULL)
-    there = {figure.name for figure in figures}
-    figures += [Figure(key, None, note="not measured here") for key in KEYS if key not in there]
-    tell("profiling", figures, options)
+    tell("profiling", measured("benchmarks.profiling", SECTIONS, KEYS, options), options)
     return 0
 
 
-def throughput(options: argparse.Namespace, size: Size) -> list[Figure]:
+def throughput(options: argparse.Namespace) -> list[Figure]:
     """The same prompts by both, in turns."""
     try:
         import lm_eval  # noqa: F401  # whether it is there
     except ImportError:
         progress("benchmarks.profiling: skipped, lm-eval is not installed (pip install 'lm_eval[hf]>=0.4.13')")
         return []
-    timer = Timer(options.rounds or (1 if options.quick else 3), options.clock)
+    size, timer = _size(options), Timer(options.rounds or (1 if options.quick else 3), options.clock)
     task = replace(_task(size.questions, quick=options.quick), max_new_tokens=size.tokens)
     with tempfile.TemporaryDirectory() as folder:
         model = make_model(Path(folder) / "model", size.shape, seed=0, quick=options.quick)
         ours, theirs = Ours(model, task, Path(folder)), Theirs(model, task)
-        seconds = {batch: _seconds(timer, partial(theirs, batch)) for batch in size.batches}
+        seconds = {batch: timer.once(partial(theirs, batch)) for batch in size.batches}
         best = min(seconds, key=seconds.__getitem__)
         tried = ", ".join(f"{batch}: {taken:.1f} s" for batch, taken in seconds.items())
         progress(f"benchmarks.profiling: lm-eval's best batch size is {best} ({tried})")
@@ -108,8 +106,8 @@ def throughput(options: argparse.Namespace, size: Size) -> list[Figure]:
         ours()
         taken: dict[str, list[float]] = {"ours": [], "lm-eval": []}
         for _ in range(timer.rounds):
-            taken["lm-eval"].append(_seconds(timer, partial(theirs, best)))
-            taken["ours"].append(_seconds(timer, ours))
+            taken["lm-eval"].append(timer.once(partial(theirs, best)))
+            taken["ours"].append(timer.once(ours))
     tokens = size.questions * size.tokens
     if ours.tokens != tokens:
         raise RuntimeError(f"{ours.tokens} tokens were written instead of {tokens}: a response has ended by itself")
@@ -136,8 +134,23 @@ class Ours:
 
     def __call__(self) -> None:
         """Answer and score all questions."""
+        connect = partial(LocalModel, "model", lambda: self.ensemble)
+        spec = EnsembleSpec(())  # so that the engine measures and frees memory, as it does for every local model
         with tempfile.TemporaryDirectory(dir=self.place) as cache, ResponseCache(Path(cache)) as store:
-            done = profile("model", {}, lambda: self.ensemble, self.task, store)
+            job = Job(
+                "model",
+                self.task,
+                self.task.settings,
+                connect,
+                key={},
+                cache=store,
+                progress=Progress(quiet=True),
+                spec=spec,
+            )
+            [finished] = LocalJobRunner(default_cache_dir()).run([job])
+        if isinstance(finished.result, MemberError):
+            raise finished.result
+        done = finished.result
         self.tokens, self.texts = done.cost.tokens, [answer.text or "" for answer in done.answers]
 
 
@@ -163,9 +176,9 @@ class Theirs:
         self.texts = self.model.generate_until(self.requests, disable_tqdm=True)
 
 
-def stored(options: argparse.Namespace, size: Size) -> list[Figure]:
+def stored(options: argparse.Namespace) -> list[Figure]:
     """A second run of which all is stored, without the time that its imports take."""
-    rounds = options.rounds or (1 if options.quick else 3)
+    size, rounds = _size(options), options.rounds or (1 if options.quick else 3)
     now = partial(_children_now, options.clock)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -189,7 +202,7 @@ def _children_now(clock: str) -> float:
     return spent.children_user + spent.children_system if clock == "cpu" else time.perf_counter()
 
 
-SECTIONS: dict[str, Callable[[argparse.Namespace, Size], list[Figure]]] = {
+SECTIONS: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {
     "throughput": throughput,
     "stored": stored,
 }
@@ -197,24 +210,9 @@ SECTIONS: dict[str, Callable[[argparse.Namespace, Size], list[Figure]]] = {
 
 def make_model(folder: Path, shape: Shape, *, seed: int, quick: bool) -> Path:
     """Write a model of Llama's architecture with random weights, which cannot write its end token; its folder."""
-    real = not quick and (TOKENIZERS / "llama-2").is_dir()
-    tokenizer: PreTrainedTokenizerFast
-    tokenizer, rows = (made_up_tokenizer(2000, "llama-2"), 2048) if quick else vocabulary("llama-2", real)
-    config = AutoConfig.for_model(
-        "llama",
-        vocab_size=rows,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.heads,
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
+    tokenizer, rows = vocabulary("llama-2", quick=quick)
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = random_llama(tokenizer, rows, shape, is_tied=True)
     with torch.no_grad():
         # Its logit is 0 at all times, and of thousands of others one is always above that.
         model.get_input_embeddings().weight[tokenizer.eos_token_id] = 0
@@ -231,12 +229,6 @@ def _task(questions: int, *, quick: bool) -> Task:
     if DATA.is_dir() and not quick:
         return load_task("gsm8k", split="test", data_dir=DATA, shots=SHOTS, limit=questions)
     return load_task("word_problems", split="test", shots=SHOTS, limit=questions)
-
-
-def _seconds(timer: Timer, part: Callable[[], object]) -> float:
-    start = timer.now()
-    part()
-    return timer.now() - start
 
 
 _CHILD = """

@@ -13,7 +13,6 @@ import json
 import random
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks._measure import ROOT, Figure, arguments, progress, spread, tell
+from benchmarks._measure import Figure, arguments, progress, run_advisor, spread, tell
 from reports import write_report
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 KEYS = ("page_mb", "page_10000_mb", "first_screen_s", "filter_ms", "search_ms", "sort_ms", "printed_pages")
 MODELS, GROUPS = 28, 14
-_SELECT = "import sys; from advisor.cli import main; sys.argv = ['advisor', *sys.argv[1:]]; main()"
 _A4 = {"paperWidth": 8.27, "paperHeight": 11.69}
 # The layout is part of what a reader waits for, so each part asks for it.
 _TIMED = """const [act, given] = arguments;
@@ -64,8 +62,7 @@ def make_run(folder: Path, questions: int) -> Path:
     """Select from such a log, and return the run folder."""
     log = make_log(folder / f"log-{questions}.jsonl", questions)
     run = folder / f"run-{questions}"
-    command = [sys.executable, "-I", "-c", _SELECT, "select", "--logs", str(log), "--out", str(run), "--quiet"]
-    subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    run_advisor(["select", "--logs", str(log), "--out", str(run), "--quiet"])
     return run
 
 

@@ -25,11 +25,8 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-import torch
-
-from advisor.models.pool_file import read_pool
-from benchmarks._measure import Figure, arguments, progress, spread, tell
-from benchmarks._models import QUESTIONS, demo_prompts
+from benchmarks._measure import ADVISOR, Figure, arguments, parsed, progress, spread, tell
+from benchmarks._models import demo_folders, demo_prompts
 
 CLIENTS = 64
 LIMIT = "at least 5"
@@ -38,8 +35,6 @@ SETS = {"": ("terse-neox", "terse-olmo", "terse-mistral"), "_long": ("stepwise-l
 HOSTILE = 20
 HEADS, FILES = 300, 256
 KEY = "sesame"
-KEYS = ("serving_speedup", "lost", "same_texts", "refused_over_limit")
-"""What is always in the JSON object; null where it cannot be measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,31 +88,18 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--pool", default="demo", help="a pool file to take the demo's models from")
     parser.add_argument("--batch-size", default="auto", help="the server's")
     parser.add_argument("--only", choices=("usual", "hostile"), default="usual", help="which clients ask")
-    options = parser.parse_args(given)
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    pool = read_pool(options.pool) if QUESTIONS.is_file() else []
-    there = {c.name: c.checkpoint.location for c in pool if not c.checkpoint.is_remote}
+    options = parsed(parser, given)
+    if options.only == "hostile":
+        tell("serving_hostile", _hostile(demo_folders(options.pool, SETS[""]), options), options)
+        return 0
     figures: list[Figure] = []
     for suffix, names in SETS.items():
-        folders = [there.get(name, "") for name in names]
-        if not all((Path(folder) / "config.json").is_file() for folder in folders):
-            progress("benchmarks.serving: skipped, the demo's models are not there (python -m advisor.demo.train)")
-            continue
-        if suffix and (options.quick or options.only != "usual"):
+        if suffix and options.quick:
             continue
         progress(f"benchmarks.serving: {' + '.join(names)}")
-        if options.only == "hostile":
-            figures += _hostile(folders, options)
-            continue
-        with server(folders, options) as (process, url):
+        with server(demo_folders(options.pool, names), options) as (process, url):
             clock = _clock(process.pid) if options.clock == "cpu" else time.perf_counter
             figures += asyncio.run(_measured(url, clock, options, suffix, " + ".join(names)))
-    if options.only != "usual":
-        tell(f"serving_{options.only}", figures, options)
-        return 0
-    named = {figure.name for figure in figures}
-    figures += [Figure(key, None, note="not measured here") for key in KEYS if key not in named]
     tell("serving", figures, options)
     return 0
 
@@ -160,7 +142,7 @@ def _start(threads: int | None, files: int | None) -> str:
     limit = "" if threads is None else f"import torch; torch.set_num_threads({threads}); "
     if files is not None:
         limit += f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files})); "
-    return f"{limit}from advisor.cli import main; main()"
+    return f"{limit}{ADVISOR}"
 
 
 def _clock(process: int) -> Callable[[], float]:

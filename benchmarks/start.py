@@ -2,8 +2,7 @@
 
 It times ``advisor --help`` in a new process, against Python alone, and the way from a table to a report on the demo's
 models, ``advisor init questions.csv --yes`` and ``advisor select --pool demo --task questions.yaml``, with an empty
-cache; and the first command of ``make demo``, with an empty cache, with all responses stored, and on 60 questions
-beside three busy processes.
+cache; and the first command of ``make demo``, with an empty cache and with all responses stored.
 """
 
 from __future__ import annotations
@@ -11,24 +10,20 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks._measure import ROOT, Figure, Timer, arguments, ratio, spread, tell
+from benchmarks._measure import ROOT, Figure, Timer, arguments, ratio, run_advisor, spread, tell
 
-DEMO_KEYS = ("demo_s", "demo_again_s", "demo_busy_over_one_thread")
+DEMO_KEYS = ("demo_s", "demo_again_s")
 KEYS = ("help_over_python", "help_s", "table_to_report_s", *DEMO_KEYS)
 HELP = "import sys; from advisor.cli import main; sys.argv = ['advisor', '--help']; main()"
 DEMO = ("select", "--pool", "demo", "--task", "word_problems", "--out", "run", "--cache-dir", "cache", "--quiet")
-BUSY = 3
-"""Processes that compute beside a run."""
 DATA = ROOT / "advisor" / "demo" / "data" / "held_out.jsonl"
 
 
@@ -62,7 +57,7 @@ def _from_table(options: argparse.Namespace) -> Figure:
                 csv.writer(file).writerows(table)
             start = time.perf_counter()
             for command in ("init questions.csv --yes", "select --pool demo --task questions.yaml --cache-dir cache"):
-                _run_advisor(command.split(), folder)
+                run_advisor(command.split(), folder)
             seconds.append(time.perf_counter() - start)
             # Fails where the command wrote no report.
             (folder / "runs" / "questions" / "report.html").stat()
@@ -84,39 +79,12 @@ def _demo(options: argparse.Namespace) -> Iterator[Figure]:
     note = f"seconds of advisor {' '.join(DEMO[:5])}"
     yield spread("demo_s", first, "at most 20", f"{note}, with an empty cache")
     yield spread("demo_again_s", again, note=f"{note}, all responses stored")
-    chosen: list[float] = []
-    single: list[float] = []
-    with _busy():
-        for _ in range(3):
-            for seconds, variables in ((chosen, {}), (single, {"OMP_NUM_THREADS": "1"})):
-                with tempfile.TemporaryDirectory() as name:
-                    seconds.append(_seconds_of([*DEMO, "--limit", "60"], Path(name), variables))
-    note = f"60 questions beside {BUSY} busy processes, over the same with one thread"
-    yield ratio("demo_busy_over_one_thread", chosen, single, limit="at most 1.1", note=note)
 
 
-@contextmanager
-def _busy() -> Iterator[None]:
-    """Some processes that compute."""
-    others = [subprocess.Popen([sys.executable, "-I", "-c", "while True: pass"]) for _ in range(BUSY)]
-    try:
-        yield
-    finally:
-        for other in others:
-            other.kill()
-            other.wait()
-
-
-def _seconds_of(arguments: Sequence[str], folder: Path, variables: Mapping[str, str] | None = None) -> float:
+def _seconds_of(given: Sequence[str], folder: Path) -> float:
     start = time.perf_counter()
-    _run_advisor(arguments, folder, variables)
+    run_advisor(given, folder)
     return time.perf_counter() - start
-
-
-def _run_advisor(arguments: Sequence[str], folder: Path, variables: Mapping[str, str] | None = None) -> None:
-    code = f"import sys; from advisor.cli import main; sys.argv = ['advisor', *{list(arguments)!r}]; main()"
-    environment = {**os.environ, **(variables or {})}
-    subprocess.run([sys.executable, "-I", "-c", code], cwd=folder, env=environment, capture_output=True, check=True)
 
 
 def main(given: Sequence[str] | None = None) -> int:

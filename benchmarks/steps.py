@@ -14,16 +14,13 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 
-import torch
-
-from benchmarks._decoding import GAC_LIMIT, K
-from benchmarks._measure import Figure, Timer, arguments, peak_memory, progress, ratio, spread, tell
-from benchmarks._models import TOKENIZERS, Shape, made_up_tokenizer, random_member, vocabulary
+from benchmarks._decoding import GAC_LIMIT, K, random_logits, steps_of
+from benchmarks._measure import Figure, Timer, arguments, parsed, peak_memory, progress, ratio, spread, tell
+from benchmarks._models import Shape, random_member, vocabularies_note, vocabulary
 from ensemble.errors import InputError
 from ensemble.methods import DEFAULT, get_module, list_methods, make_options
 from ensemble.models.member import Member
-from ensemble.step.distribution import greedy
-from ensemble.step.token_method import Combine, Setup, TokenRule
+from ensemble.step.token_method import Setup, TokenRule
 from ensemble.vocabulary.joint import build
 
 PAIR = ("llama-3", "qwen2")
@@ -40,9 +37,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__ or "")
     parser.add_argument("--only", choices=methods[1:], action="append", help="just this method; several times for more")
     parser.add_argument("--width", type=int, default=16, help="of the embeddings, a multiple of 4")
-    options = parser.parse_args(given)
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    options = parsed(parser, given)
     members, note = _members(options)
     figures = _measure(members, [DEFAULT, *(options.only or methods[1:])], options, note)
     figures.append(Figure("peak_memory_mib", peak_memory(), note="the whole process, with two small models"))
@@ -52,20 +47,15 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def _members(options: argparse.Namespace) -> tuple[list[Member], str]:
     """Two models, and what they are in words."""
-    real = not options.quick and all((TOKENIZERS / name).is_dir() for name in PAIR)
     shape = Shape(options.width, 1, 2, 2 * options.width)
-    members = []
-    for name in PAIR:
-        tokenizer, rows = (made_up_tokenizer(2000, name), 2048) if options.quick else vocabulary(name, real=real)
-        members.append(random_member(name, tokenizer, rows, shape, sure=True))
-    sizes = " + ".join(f"{member.vocabulary.size:,}" for member in members)
-    kind = "real" if real else "made-up"
-    return members, f"{kind} vocabularies of {' + '.join(PAIR)} ({sizes} rows), embeddings of width {options.width}"
+    members = [random_member(name, *vocabulary(name, quick=options.quick), shape, sure=True) for name in PAIR]
+    return members, f"{vocabularies_note(PAIR, quick=options.quick)}, embeddings of width {options.width}"
 
 
 def _measure(members: Sequence[Member], methods: Sequence[str], options: argparse.Namespace, note: str) -> list[Figure]:
     joint = build([member.vocabulary for member in members])
     setup = Setup(members, joint, K, (1 / len(members),) * len(members))
+    logits = random_logits([member.vocabulary.size for member in members])
     timer = Timer(options.rounds or (1 if options.quick else 15), options.clock)
     parts: dict[str, Callable[[], int]] = {}
     once: dict[str, float] = {}
@@ -77,12 +67,12 @@ def _measure(members: Sequence[Member], methods: Sequence[str], options: argpars
         except InputError as error:
             refused[name] = str(error)
             continue
-        step = _steps(rule.combine, members, 1)
-        seconds = _once(step, timer)
+        step = steps_of(rule.combine, logits, 1)
+        seconds = timer.once(step)
         if seconds < _SLOW:
             # The first step may have had something to set up.
-            seconds = max(_once(step, timer), 1e-6)
-            parts[name] = _steps(rule.combine, members, math.ceil(_ROUND / seconds))
+            seconds = max(timer.once(step), 1e-6)
+            parts[name] = steps_of(rule.combine, logits, math.ceil(_ROUND / seconds))
         else:
             once[name] = seconds
     times = timer(parts)
@@ -98,25 +88,6 @@ def _measure(members: Sequence[Member], methods: Sequence[str], options: argpars
         else:
             figures.append(ratio(key, times[name], own, limit=limit, note=note))
     return figures
-
-
-def _once(part: Callable[[], int], timer: Timer) -> float:
-    start = timer.now()
-    part()
-    return timer.now() - start
-
-
-def _steps(combine: Combine, members: Sequence[Member], steps: int) -> Callable[[], int]:
-    generator = torch.Generator().manual_seed(0)
-    logits = [torch.randn(1, member.vocabulary.size, generator=generator) for member in members]
-
-    @torch.inference_mode()
-    def part() -> int:
-        for _ in range(steps):
-            greedy(combine(logits))
-        return steps
-
-    return part
 
 
 if __name__ == "__main__":

@@ -74,7 +74,6 @@ def test_serving_loses_no_request_and_refuses_one_over_the_limit(capsys: pytest.
     pytest.importorskip("fastapi", reason="the extra serve is not installed")
     assert serving.main(["--quick", "--json", "--threads", "1"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert set(serving.KEYS) <= set(printed)
-    if printed["serving_speedup"] is not None:
-        assert (printed["lost"], printed["same_texts"]) == (0, 1)
-        assert printed["refused_over_limit"] >= 1
+    assert (printed["lost"], printed["same_texts"]) == (0, 1)
+    assert printed["serving_speedup"] > 0
+    assert printed["refused_over_limit"] >= 1

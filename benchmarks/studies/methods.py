@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from advisor.commands.evaluate import Evaluator, evaluation_config, evaluation_of, learned_options
 from advisor.commands.select import run
 from advisor.jobs.session import open_session
@@ -26,7 +24,7 @@ from advisor.progress import Progress
 from advisor.run.evaluation import Evaluation
 from advisor.run.folder import Run, write_run
 from advisor.run.result import Provenance
-from benchmarks._measure import arguments, progress, tell
+from benchmarks._measure import arguments, parsed, progress, tell
 from ensemble.common.schema import written
 from ensemble.methods import list_methods
 from reports.terminal import print_methods
@@ -37,9 +35,7 @@ TASK = "word_problems"
 
 def main(given: Sequence[str] | None = None) -> int:
     """Choose a set, evaluate all methods with it, print them, and keep the table where asked."""
-    options = arguments((__doc__ or "").partition("\n\n")[0]).parse_args(given)
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    options = parsed(arguments((__doc__ or "").partition("\n\n")[0]), given)
     bars, limit = Progress(quiet=options.json), 6 if options.quick else None
     with tempfile.TemporaryDirectory() as name:
         table = evaluated(Path(name), bars, limit)

@@ -21,19 +21,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from advisor.advice.rules import select
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
+from advisor.models.run_config import RunConfig
 from advisor.options.new_run import SelectOptions
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, length_ratio
 from advisor.statistics import accuracy_interval, compare, scores
 from advisor.strategies.vote import can_vote
 from advisor.tasks import Task, load_task
-from benchmarks._measure import Figure, arguments, progress, tell
-from benchmarks._plans import plain_plan
+from benchmarks._measure import Figure, arguments, parsed, progress, tell
 from benchmarks.studies.real_models import FOLDER, TASKS, RealModel, there
 from benchmarks.studies.zoo import answer_digits
 from ensemble.models.spec import Checkpoint, ModelSpec
@@ -96,9 +95,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--cache", type=Path, help="where responses are stored; a folder in that one by default")
     parser.add_argument("--stored", action="store_true", help="take the answers that are stored, and no others")
     parser.add_argument("--only", choices=TASKS, help="just answer this task")
-    options = parser.parse_args(given)
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    options = parsed(parser, given)
     if options.only:
         answer(options.only, options)
         return 0
@@ -114,12 +111,13 @@ def answer(name: str, options: argparse.Namespace) -> TaskAnswers:
         load_task(TASKS[name], split=split, data_dir=options.folder, limit=limit) for split, limit in limits.items()
     )
     models = there(options.folder)
-    plan = plain_plan(
-        tuple(spec(model, options.folder, "bfloat16") for model in models),
-        dev,
-        options.cache or options.folder / "cache",
-        COMMAND,
-        SelectOptions(chat_template="never"),
+    plan = RunConfig(
+        options=SelectOptions(chat_template="never"),
+        candidates=tuple(spec(model, options.folder, "bfloat16") for model in models),
+        dev=dev,
+        held_out=None,
+        cache_dir=options.cache or options.folder / "cache",
+        command=COMMAND,
     )
     with ResponseCache(plan.cache_dir) as store:
         profiler = Profiler(plan, store, Progress(quiet=True))

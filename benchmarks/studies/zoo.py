@@ -36,9 +36,8 @@ from advisor.options.new_run import SelectOptions
 from advisor.progress import Progress
 from advisor.records import Answer, Limits, Profile
 from advisor.statistics import scores
-from advisor.tasks import Task, load_task
+from advisor.tasks import load_task
 from benchmarks._measure import RESULTS, progress
-from benchmarks._plans import plain_plan
 from ensemble.common.files import default_cache_dir
 from ensemble.models.spec import Checkpoint, ModelSpec
 
@@ -173,7 +172,16 @@ def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None =
     dev, test = load_task("word_problems", split="dev"), load_task("word_problems", split="test")
     if questions is not None:
         dev, test = (replace(task, examples=task.examples[:questions]) for task in (dev, test))
-    plan = _plan(folders, dev, cache_dir)
+    # Weights are stored in half precision; processors compute faster, and the same everywhere, in float32.
+    candidates = tuple(ModelSpec(Checkpoint(str(folder)), name, dtype="float32") for name, folder in folders.items())
+    plan = RunConfig(
+        options=SelectOptions(batch_size=_ROWS),
+        candidates=candidates,
+        dev=dev,
+        held_out=None,
+        cache_dir=cache_dir,
+        command="python -m benchmarks.studies.zoo",
+    )
     with ResponseCache(cache_dir) as store:
         profiler = Profiler(plan, store, Progress(quiet=True))
         ordered = _by_accuracy(list(profiler.alone(list(folders), dev).values()))
@@ -185,12 +193,6 @@ def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None =
             sets[models] = scores(found) == 1
             progress(f"{number} of {len(wanted)}: {', '.join(models)}: {found.accuracy:.1f}")
     return Outcomes(test.signature, ordered, alone, sets)
-
-
-def _plan(folders: Mapping[str, Path], dev: Task, cache_dir: Path) -> RunConfig:
-    # Weights are stored in half precision; processors compute faster, and the same everywhere, in float32.
-    candidates = tuple(ModelSpec(Checkpoint(str(folder)), name, dtype="float32") for name, folder in folders.items())
-    return plain_plan(candidates, dev, cache_dir, "python -m benchmarks.studies.zoo", SelectOptions(batch_size=_ROWS))
 
 
 def _by_accuracy(profiles: Sequence[Profile]) -> tuple[str, ...]:
