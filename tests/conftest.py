@@ -225,7 +225,7 @@ CASES: dict[str, int] = {
     "test_server_members.py::test_texts_under_a_grammar_are_those_of_one_process": 8,
     "test_serving_crowds.py::test_the_command_serves_until_a_signal_and_ends_well": 2,
     "test_sweetspan.py::test_the_text_is_that_of_the_slow_implementation": 4,
-    "test_tasks_end_to_end.py::test_a_built_in_task_runs_from_its_files_to_the_advice": 7,
+    "test_tasks_end_to_end.py::test_a_built_in_task_runs_from_its_files_to_the_advice": 5,
     "test_think_apart.py::test_a_budget_shorter_than_the_opening_tag_leaves_the_tag_whole": 2,
     "test_think_apart.py::test_a_budget_that_ends_within_the_end_marker_writes_only_the_rest": 2,
     "test_think_apart.py::test_all_ways_to_decode_write_the_same_texts": 2,
