@@ -29,8 +29,6 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 }
 _CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "sorted": "list", "ceil": "floor", "floor": "ceil"}
 _WITHOUT_EFFECT = {"dataclass", "Literal", "TypeVar", "NewType", "cast", "overload"}
-_SCRIPTS = {"advisor/demo/train.py"}
-"""Run by hand, by nobody who only uses the packages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +84,7 @@ def chosen(root: Path, packages: tuple[str, ...], number: int, seed: int) -> lis
     folders: dict[Path, list[Path]] = {}
     for package in packages:
         for path in sorted((root / package).rglob("*.py")):
-            if path.relative_to(root).as_posix() not in _SCRIPTS:
-                folders.setdefault(path.parent, []).append(path)
+            folders.setdefault(path.parent, []).append(path)
     order = sorted(folders)
     chance.shuffle(order)
     found: list[Change] = []

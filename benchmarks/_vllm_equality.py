@@ -40,11 +40,6 @@ class Requests:
         """Those for chosen ids, or for more candidates, where the top candidates were not enough."""
         return self._now()[1] - self._second
 
-    @property
-    def failed(self) -> int:
-        """Those that failed and were sent again, since the members were loaded."""
-        return sum(each.failed for each in self._counts)
-
     def _now(self) -> tuple[int, int]:
         return sum(each.requests for each in self._counts), sum(each.second for each in self._counts)
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
-from http.client import HTTPConnection, HTTPResponse
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import httpx2
 
 from benchmarks._measure import ROOT, progress
 from benchmarks._vllm_environment import executable
@@ -57,9 +55,9 @@ class VllmProcess:
         """The line of a pool file, with the port of a proxy where one is given."""
         return f"openai:http://127.0.0.1:{port or self.port}/v1#{self.name} tokenizer={self.folder}"
 
-    def connection(self) -> closing[HTTPConnection]:
-        """A connection to it, which ends with its block."""
-        return closing(HTTPConnection("127.0.0.1", self.port, timeout=START_S))
+    def client(self) -> httpx2.Client:
+        """A client of it, whose connection ends with its block."""
+        return httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=START_S, trust_env=False)
 
     def start(self) -> None:
         """Start it, and do not wait."""
@@ -94,14 +92,8 @@ class VllmProcess:
                 raise RuntimeError(f"vllm serve {self.name} did not start; see {self._log}")
             time.sleep(0.2)
         # Its first request compiles what later ones use, which takes about ten seconds.
-        with self.connection() as connection:
-            post(connection, {"model": self.name, "prompt": [5, 6, 7], "max_tokens": 4, "temperature": 0})
-
-    def kill(self) -> None:
-        """End it as a crash does."""
-        if self._process is not None:
-            _signal(self._process, signal.SIGKILL)
-            self._process.wait()
+        with self.client() as client:
+            post(client, {"model": self.name, "prompt": [5, 6, 7], "max_tokens": 4, "temperature": 0})
 
     def stop(self) -> None:
         """End it."""
@@ -110,18 +102,19 @@ class VllmProcess:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_S)
             # Its children too, whatever it did with them.
-            self.kill()
+            _signal(self._process, signal.SIGKILL)
+            self._process.wait()
 
     @property
     def _log(self) -> Path:
         return LOGS / f"{self.name}-{self.port}.log"
 
     def _is_healthy(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5):
-                return True
-        except (urllib.error.URLError, OSError):
-            return False
+        with self.client() as client:
+            try:
+                return bool(client.get("/health", timeout=5).is_success)
+            except httpx2.HTTPError:
+                return False
 
 
 @contextmanager
@@ -144,29 +137,17 @@ def serving(names: Sequence[str], first_core: int = 0) -> Iterator[list[VllmProc
         yield servers
 
 
-def post(connection: HTTPConnection, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Send a request for a completion, as a client without a library does.
+def post(client: httpx2.Client, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Send a request for a completion.
 
     Raises:
         RuntimeError: The server refuses.
     """
-    content = json.dumps(body)
-    try:
-        answer = _send(connection, content)
-    except ConnectionError:
-        # Servers close connections that were idle for seconds; the next request opens another one.
-        connection.close()
-        answer = _send(connection, content)
-    content = answer.read().decode()
-    if answer.status != 200:
-        raise RuntimeError(f"port {connection.port} answers {answer.status}: {content[:200]}")
-    found: dict[str, Any] = json.loads(content)
+    answer = client.post("/v1/completions", json=body)
+    if answer.status_code != 200:
+        raise RuntimeError(f"{answer.url} answers {answer.status_code}: {answer.text[:200]}")
+    found: dict[str, Any] = answer.json()
     return found
-
-
-def _send(connection: HTTPConnection, content: str) -> HTTPResponse:
-    connection.request("POST", "/v1/completions", content, {"Content-Type": "application/json"})
-    return connection.getresponse()
 
 
 def _free_port() -> int:

@@ -16,24 +16,10 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks._counting import READS_LIMIT, reads_per_step
-from benchmarks._decoding import (
-    BATCH,
-    Work,
-    drafting_figures,
-    pair_figures,
-    step_figures,
-)
+from benchmarks._decoding import BATCH, Work, drafting_figures, pair_figures, step_figures
 from benchmarks._host import host_figures
 from benchmarks._measure import Figure, Timer, arguments, measured, parsed, peak_memory, spread, tell
-from benchmarks._models import (
-    MIDDLE,
-    TINY,
-    demo_members,
-    demo_prompts,
-    random_member,
-    vocabularies_note,
-    vocabulary,
-)
+from benchmarks._models import MIDDLE, TINY, demo_members, demo_prompts, random_member, vocabularies_note, vocabulary
 from ensemble.vocabulary.joint import load_or_build
 from ensemble.vocabulary.token_bytes import Vocabulary
 

@@ -22,38 +22,11 @@ from pathlib import Path
 
 import torch
 
-from benchmarks._counting import (
-    BATCHES,
-    MODES,
-    READS_LIMIT,
-    ForwardPasses,
-    short_prompts,
-    step_reads,
-    tiny_members,
-)
+from benchmarks._counting import BATCHES, MODES, READS_LIMIT, ForwardPasses, short_prompts, step_reads, tiny_members
 from benchmarks._decoding import BATCH, K, Work, by_ensemble, pair_figures, step_figures
 from benchmarks._host import host_figures
-from benchmarks._measure import (
-    Figure,
-    Timer,
-    arguments,
-    commit,
-    keep,
-    machine,
-    parsed,
-    peak_memory,
-    progress,
-    tell,
-)
-from benchmarks._models import (
-    ROWS,
-    SEVEN_BILLION,
-    TINY,
-    Shape,
-    random_member,
-    vocabularies_note,
-    vocabulary,
-)
+from benchmarks._measure import Figure, Timer, arguments, commit, keep, machine, parsed, peak_memory, progress, tell
+from benchmarks._models import ROWS, SEVEN_BILLION, TINY, Shape, random_member, vocabularies_note, vocabulary
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, first_line

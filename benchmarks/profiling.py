@@ -135,18 +135,10 @@ class Ours:
     def __call__(self) -> None:
         """Answer and score all questions."""
         connect = partial(LocalModel, "model", lambda: self.ensemble)
+        task, bars = self.task, Progress(quiet=True)
         spec = EnsembleSpec(())  # so that the engine measures and frees memory, as it does for every local model
         with tempfile.TemporaryDirectory(dir=self.place) as cache, ResponseCache(Path(cache)) as store:
-            job = Job(
-                "model",
-                self.task,
-                self.task.settings,
-                connect,
-                key={},
-                cache=store,
-                progress=Progress(quiet=True),
-                spec=spec,
-            )
+            job = Job("model", task, task.settings, connect, key={}, cache=store, progress=bars, spec=spec)
             [finished] = LocalJobRunner(default_cache_dir()).run([job])
         if isinstance(finished.result, MemberError):
             raise finished.result

@@ -25,7 +25,7 @@ ODD_PHRASES = re.compile(
 )
 """Phrases that readers with English as a second language stumble over; code and prose are searched."""
 
-PASSED_FROM_OUTSIDE = ("advisor.cli.", "advisor.api.", "advisor.demo.train.", "advisor.lm_eval.model.")
+PASSED_FROM_OUTSIDE = ("advisor.cli.", "advisor.api.", "advisor.lm_eval.model.")
 """Modules whose functions are called by users, the command line or lm-eval."""
 TARGETS = {
     "lines": 54_000,

@@ -53,9 +53,8 @@ class Size:
         prompts: Prompts of the comparison with local decoding.
         steps: Steps of unsure text, at least.
         kinds: Prompts for tokenizers of four kinds.
-        texts: Texts in the middle of which a member is killed.
+        texts: Texts that are timed in batches.
         alone: Texts that are timed one at a time.
-        questions: Questions for each server when a pool is profiled.
         rounds: How often each part is timed.
     """
 
@@ -64,12 +63,11 @@ class Size:
     kinds: int
     texts: int
     alone: int
-    questions: int
     rounds: int
 
 
-FULL = Size(prompts=200, steps=2000, kinds=100, texts=64, alone=16, questions=300, rounds=5)
-QUICK = Size(prompts=4, steps=40, kinds=4, texts=20, alone=4, questions=20, rounds=1)
+FULL = Size(prompts=200, steps=2000, kinds=100, texts=64, alone=16, rounds=5)
+QUICK = Size(prompts=4, steps=40, kinds=4, texts=20, alone=4, rounds=1)
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -153,10 +151,10 @@ def _written(ensemble: Ensemble, prompts: Sequence[str], batch: Batch) -> int:
 def _alone(server: VllmProcess, prompts: Sequence[str], texts: int) -> int:
     """Let a server write, so many texts in a request; returns its tokens."""
     written = 0
-    with server.connection() as connection:
+    with server.client() as client:
         for start in range(0, len(prompts), texts):
             body = {"prompt": list(prompts[start : start + texts]), "max_tokens": TOKENS, "temperature": 0}
-            answer = post(connection, {"model": server.name, **body})
+            answer = post(client, {"model": server.name, **body})
             written += int(answer["usage"]["completion_tokens"])
     return written
 

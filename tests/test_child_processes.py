@@ -19,7 +19,6 @@ NAMES = ("json", "re", "enum", "contextlib", "sitecustomize", "usercustomize", "
 """Modules that some child process imports first."""
 
 STARTS = {
-    ("advisor/demo/train.py", "ProcessPoolExecutor"): "a developer's script, itself run with -m in the checkout",
     ("advisor/sandbox/guard.py", "fork"): "imports nothing afterwards but what the program itself does",
     ("advisor/sandbox/run_program.py", "Popen"): "a script: its path begins with its own folder",
     ("ensemble/common/limits.py", "Popen"): "isolated by -I",

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -28,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.advice.rules import select
-from advisor.demo.train import HERE, RECIPES, TrainingRecipe, make_model
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import RunConfig
@@ -38,6 +35,7 @@ from advisor.records import Answer, Limits, Profile
 from advisor.statistics import scores
 from advisor.tasks import load_task
 from benchmarks._measure import RESULTS, progress
+from benchmarks.studies.demo_models import DEMO, RECIPES, TrainingRecipe, make_models
 from ensemble.common.files import default_cache_dir
 from ensemble.models.spec import Checkpoint, ModelSpec
 
@@ -73,15 +71,8 @@ def folders() -> dict[str, Path]:
     own = {recipe.name: default_cache_dir() / "zoo" / recipe.name for recipe in EXTRA}
     missing = [recipe for recipe in EXTRA if not (own[recipe.name] / "training.json").is_file()]
     if missing:
-        with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-            for task in [pool.submit(make_model, recipe, own[recipe.name]) for recipe in missing]:
-                task.result()
-    return demo_folders() | own
-
-
-def demo_folders() -> dict[str, Path]:
-    """The folders of the demo's models, which come with the project."""
-    return {recipe.name: HERE / "models" / recipe.name for recipe in RECIPES}
+        make_models(missing, default_cache_dir() / "zoo")
+    return {recipe.name: DEMO / "models" / recipe.name for recipe in RECIPES} | own
 
 
 @dataclass(frozen=True, slots=True)

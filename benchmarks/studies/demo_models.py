@@ -1,4 +1,4 @@
-"""Train the demo's models: ``python -m advisor.demo.train`` writes ``models/`` and ``data/`` beside this file.
+"""Train the demo's models: ``python -m benchmarks.studies.demo_models`` writes ``models`` and ``data`` of advisor/demo.
 
 Every model has about 0.9 million parameters and is trained from its seed on generated problems, which exclude the
 questions of the three splits. ``models/NAME/training.json`` says how long the training took.
@@ -10,7 +10,6 @@ import json
 import math
 import multiprocessing
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -25,11 +24,12 @@ import typer
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from benchmarks._measure import ROOT, progress
 from ensemble.api import Ensemble
 from ensemble.models.load import member_of
 from ensemble.vocabulary.token_bytes import Vocabulary
 
-HERE = Path(__file__).parent
+DEMO = ROOT / "advisor" / "demo"
 WIDTH, LAYERS, HEADS = 128, 4, 4
 CONTEXT = 16_384
 """Tokens; enough for the prompts of every task. Training uses far fewer. Rotary positions make a long context free."""
@@ -146,7 +146,7 @@ def train(recipe: TrainingRecipe, tokenizer: PreTrainedTokenizerFast) -> tuple[P
         optimizer.step()
         schedule.step()
         if step % 100 == 0:
-            print(f"{recipe.name}: step {step} of {recipe.steps}, loss {loss.item():.3f}", file=sys.stderr, flush=True)
+            progress(f"{recipe.name}: step {step} of {recipe.steps}, loss {loss.item():.3f}")
         # A model that writes every step goes from half to nine tenths right within a few dozen steps, and when this
         # happens differs between machines. So its accuracy ends the training, not a number of steps.
         is_due = recipe.enough is not None and step > recipe.steps // 2 and step % 10 == 0
@@ -206,21 +206,21 @@ def write_data(folder: Path) -> None:
 
 def main(
     only: Annotated[list[str] | None, typer.Option(help="Train only this model; can be given several times.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for models/ and data/.")] = HERE,
+    out: Annotated[Path, typer.Option(help="Folder for models/ and data/.")] = DEMO,
     jobs: Annotated[int, typer.Option(help="Number of models to train at a time, each on one core.")] = 2,
 ) -> None:
     """Generate the demo's questions and train its models, from their seeds."""
     write_data(out / "data")
     chosen = [recipe for recipe in (*RECIPES, THINKING) if not only or recipe.name in only]
+    make_models(chosen, out / "models", jobs)
+
+
+def make_models(recipes: Sequence[TrainingRecipe], folder: Path, jobs: int = 2) -> None:
+    """Train models, some at a time, each into a folder of its name."""
     # Spawned and not forked: torch's threads do not survive a fork.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        tasks = [pool.submit(make_model, recipe, out / "models" / recipe.name) for recipe in chosen]
-        for task in tasks:
+        for task in [pool.submit(make_model, recipe, folder / recipe.name) for recipe in recipes]:
             task.result()  # raises what the process raised
-
-
-if __name__ == "__main__":
-    typer.run(main)
 
 
 SPACE_MARK = "\u2581"
@@ -380,3 +380,7 @@ def training_stream(seed: int, excluded: set[str]) -> Iterator[Problem]:
         problem = make_problem(rng)
         if problem.question not in excluded:
             yield problem
+
+
+if __name__ == "__main__":
+    typer.run(main)
