@@ -91,7 +91,7 @@ class SelectResult:
 
     @property
     def recommendation(self) -> RecommendedStrategy | None:
-        """The strategy to run, with ``text``, ``expected_gain``, ``expected_gain_ci`` and ``shown``.
+        """The strategy to run, with ``text``, ``expected_gain``, ``expected_gain_ci`` and ``probability``.
 
         If nothing gains, it is the best single model. None if ``no_verify`` or ``scores`` left nothing to compare.
         """

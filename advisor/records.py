@@ -51,6 +51,8 @@ TRIES = 4
 MOST_QUESTIONS = 850
 """Held-out questions that a run with --until-sure asks at most by default: enough to show a gain of 5 points with a
 probability of 0.95 (`python -m benchmarks.studies.advice`, `sequential_power_gain5`)."""
+MOST_NEEDED = 20_000
+"""Questions that a user can be asked for; a gain that needs more hardly pays."""
 TOLERANCE = 1e-9
 """How far a figure may exceed a limit and still count as within it, in the figure's own unit."""
 

@@ -220,10 +220,6 @@ def learned() -> str:
 def predictions() -> str:
     """How far predicted gains are from the measured ones."""
     by, rows = figures("prediction"), []
-    kinds = {name.replace("-", "_"): name for name in ANSWERED}
-    for key, text in kinds.items():
-        errors = [f"{by[f'prediction_rmse_{key}{end}'].value:.1f}" for end in ("", "_4", "_5")]
-        rows.append([f"votes in {text}", *errors, f"{by[f'prediction_coverage_{key}'].value:.0%}"])
     for key, text in {
         "zoo": "sets of the zoo that decode together",
         "real": "sets of real models that decode together",
@@ -233,12 +229,10 @@ def predictions() -> str:
             [
                 text,
                 f"{error:.1f} ({zero:.1f} if no gain were predicted)",
-                "–",
-                "–",
                 f"{by[f'prediction_coverage_{key}'].value:.0%}",
             ]
         )
-    return _table(["prediction", "3 models (of sets: 2 or 3)", "4 models", "5 models", "in the 90% interval"], rows)
+    return _table(["prediction", "2 or 3 models", "in the 90% interval"], rows)
 
 
 # --- Real models ---

@@ -82,7 +82,7 @@ def _row(folder: Path, run: Path) -> dict[str, Any]:
         "strategy": recommended.title if recommended else None,
         "gain": gained and gained.expected_gain,
         "gain_ci": gained and gained.expected_gain_ci,
-        "shown": gained and gained.shown,
+        "probability": gained and gained.probability,
         "calls": recommended and recommended.calls_per_question,
         "price": recommended and recommended.price_per_1000,
     }
@@ -151,12 +151,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
         figures("held_out", "Held-out", text.thousands, label="Held-out questions"),
         Column("Recommended", recommended, "text", data=fields("best_single", "best_points", "strategy")),
         figures("gain", "Expected gain", text.difference, interval="Interval"),
-        Column(
-            "Shown",
-            lambda row: Cell(text.shown(row["shown"]) if row["shown"] else text.UNKNOWN),
-            "text",
-            data=fields("shown"),
-        ),
+        figures("probability", "Better", text.probability, label="Probability that it is better"),
         figures("calls", "Calls", text.decimals),
         figures("price", "Price of 1,000", text.price),
         Column("Problem", lambda row: Cell(row["problem"]), where="data", data=fields("problem")),

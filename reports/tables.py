@@ -143,9 +143,9 @@ def strategies(result: Result) -> Table:
     def name(row: StrategyFigures) -> Cell:
         return Cell(row.title, detail=_members(row), tag="recommended" if row.key == key else "")
 
-    def shown(row: StrategyFigures) -> Cell:
+    def probability(row: StrategyFigures) -> Cell:
         p = "" if row.p_adjusted is None else f"p {text.p_value(row.p_adjusted)}"
-        return Cell(text.UNKNOWN if row.is_single or row.shown is None else text.shown(row.shown), row.p_adjusted, p)
+        return Cell(text.probability(row.probability), row.probability, p)
 
     interval = text.interval_name(result.advice.confidence)
     columns = [
@@ -153,7 +153,13 @@ def strategies(result: Result) -> Table:
         accuracy(result.measure),
         figures("expected_gain", "Expected", text.difference, interval=interval, label="Expected gain"),
         figures("measured_gain", "Measured", text.difference, interval=interval, label="Measured gain"),
-        Column("Shown", shown, data=fields("p_adjusted", "shown")),
+        Column(
+            "Better",
+            probability,
+            label="Probability that it is better",
+            descending=True,
+            data=fields("p_adjusted", "probability"),
+        ),
         figures("calls_per_question", "Calls", text.decimals, label="Calls a question"),
         figures("tokens_per_question", "Tokens", text.length, label="Tokens a question", where="wide"),
         figures("seconds_per_question", "Time", text.duration, label="Time of a question", where="wide"),

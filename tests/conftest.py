@@ -166,7 +166,7 @@ SECOND_LANE: dict[str, str] = {
     "test_init.py::test_the_benchmarks_are_read_as_the_field_reads_them": "reads whole benchmarks",
     "test_judge.py::test_after_a_judges_failure_the_same_command_asks_only_what_is_missing": "judges a whole run",
     "test_judge.py::test_evaluate_judges_the_answers_of_methods_and_no_text_that_is_only_read": "judges a whole run",
-    "test_learned_vote.py::test_where_the_plain_vote_is_the_best_vote_learning_costs_at_most_one_point": "simulates",
+    "test_learned_vote.py::test_where_the_plain_vote_is_the_best_learning_costs_at_most_two_points": "simulates",
     "test_memory_estimate.py::test_the_estimate_is_within_a_factor_of_1_5_of_what_a_small_model_takes": "measures",
     "test_notebooks.py::test_a_notebook_runs_and_comes_to_what_it_shows": "runs a notebook",
     "test_pass_at_1.py::test_mbpps_own_solutions_pass_and_those_of_other_tasks_do_not": "runs hundreds of programs",

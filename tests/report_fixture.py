@@ -213,7 +213,7 @@ def recommend(strategies: list[dict[str, Any]]) -> dict[str, Any] | None:
         return None
     best = strategies[0]
     what = strategy_of(best, "", "", to_run=False).describe()
-    keys = ("strategy", "members", "calls_per_question", "seconds_per_question", "shown")
+    keys = ("strategy", "members", "calls_per_question", "seconds_per_question", "probability")
     return {
         **{key: best[key] for key in (*keys, "price_per_1000")},
         "method": "unite" if best["strategy"] == "unite" else None,

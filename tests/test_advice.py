@@ -17,7 +17,6 @@ from advisor.advice.pairs import all_pairs
 from advisor.advice.predict import real_sets
 from advisor.advice.recommendation import advise, close_calls, moved_warning
 from advisor.advice.rules import select
-from advisor.advice.sequential import questions_range
 from advisor.records import Answer, Decision, Limits, Profile, Selection, Standing
 from advisor.statistics import (
     accuracy_interval,
@@ -96,19 +95,10 @@ def test_a_gain_that_may_be_chance_is_not_advised_and_comes_with_a_range_of_ques
     assert advice.text.endswith(real_sets())
 
 
-def test_dev_questions_that_the_set_answered_are_no_held_out_questions() -> None:
-    result = together(gained=20, lost=15, both=300, n=500, on_dev=True)
-    assert result.gain.answered == 1000
-    needed, both = advise(FITTING, result).questions_needed, questions_range(result.gain)
-    assert needed is not None
-    assert both is not None
-    assert needed[0] == max(both[0] - 500, 1)
-
-
 def test_an_interval_that_leaves_out_zero_without_correction_is_explained() -> None:
     result = together(gained=60, lost=40, both=361, n=500, on_dev=True)
-    row = result.figures.model_copy(update={"p_adjusted": 0.3, "shown": "not_yet"})
-    result = dataclasses.replace(result, figures=row)
+    row = result.figures.model_copy(update={"p_adjusted": 0.3})
+    result = dataclasses.replace(result, figures=row, shown="not_yet")
     assert result.gain.interval()[0] > 0
     assert "The interval has no correction, so it leaves out 0." in advise(FITTING, result).text
     assert "has no correction" not in advise(FITTING, together(gained=60, lost=40, both=361, n=500)).text

@@ -67,7 +67,7 @@ ORDER = [
 
 NEEDED_BY_TESTS = [
     # The benchmarks compare strategies by predictions that were fitted on other data than what is judged.
-    "advisor.advice.comparison.compare_strategies(predictions)",
+    "advisor.advice.comparison.compare_strategies(coefficients)",
     # The benchmarks fit coefficients on a part of the data, and predict the rest; tests predict with plain ones.
     "advisor.advice.predict.Predictor.__init__(coefficients)",
     # The benchmark's coverage was measured with fewer, over many rankings; its truth is a ranking without intervals.

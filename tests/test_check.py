@@ -37,7 +37,7 @@ MODELS = ("a", "b", "c")
 
 
 def gain(points: float, error: float, questions: int = 100) -> Gain:
-    return Gain(points, points, error, questions - 1.0, questions, questions)
+    return Gain(points, error, questions - 1.0, questions)
 
 
 @pytest.mark.parametrize(

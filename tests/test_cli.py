@@ -201,14 +201,14 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
     """A result of many candidates, all but two of which the rules reject."""
     status = ["primary", "selected", *["rejected"] * (candidates - 2)]
     measured = {"accuracy_ci": [80.0, 95.0], "mean_length": 12.0, "accuracy_macro": 88.0, "truncated": 1}
-    compared = {"draws": 1, "n": 1, "best_single_model": "a", "questions": 2, "cross_fitted": True, "shown": "not_yet"}
+    compared = {"draws": 1, "n": 1, "best_single_model": "a", "questions": 2, "cross_fitted": True, "probability": 0.9}
     figures = (
         ("vote", ["a", "b", "c"], 4.0, 0.0004, 2.25),
         ("single", ["a"], 0.0, None, 1.0),
         ("vote", ["a", "b"], -3.0, 0.3, 1.0),
     )
     cost = {"calls_per_question": 2.25, "seconds_per_question": 0.5, "price_per_1000": 1.2}
-    vote = {"strategy": "vote", "members": ["a", "b", "c"], "draws": 1, "shown": "not_yet", "text": "Ask a, b and c."}
+    vote = {"strategy": "vote", "members": ["a", "b", "c"], "draws": 1, "probability": 0.972, "text": "Ask a, b and c."}
     return {
         "task": {"name": "sums", "n": 300, "split": "dev"},
         "candidates": [
@@ -241,9 +241,7 @@ def test_the_conclusion_is_what_to_run_what_is_shown_its_cost_the_warnings_the_v
     assert lines[:6] == [
         "Recommended: Ask a, b and c.",
         "That is: of 1,000 questions, 30 more right (between 5 and 54)",
-        "Shown by the test: not yet (p < 0.001 after correction for several strategies). Chance can explain this gain; "
-        "it is the best estimate so far, and more held-out questions will tell. "
-        "The interval also uses the prediction, and has no correction for several tests, so it leaves out 0.",
+        "How sure: better than a alone with probability 0.97.",
         "Cost: 2.2 calls and 500 ms a question, $1.20 for 1,000 questions",
         "Warning: The models guess.",
         "The set was not run.",
@@ -251,12 +249,13 @@ def test_the_conclusion_is_what_to_run_what_is_shown_its_cost_the_warnings_the_v
     assert lines[6].startswith("Report: ") and len(lines) == 8
     assert lines[7] == f"Use it: advisor run {tmp_path} QUESTION, or advisor serve {tmp_path}"
 
-    # A corrected p is called p as the one before, and many warnings do not hide the verdict.
+    # More labels are named where they would raise it, and many warnings do not hide the verdict.
     result = printed(3)
-    result["strategies"][0] |= {"p_no_gain": 0.046, "p_adjusted": 0.98}
+    result["advice"]["recommendation"] |= {"probability": 0.88, "expected_gain_ci": [-1.2, 7.2]}
+    result["strategies"][0] |= {"questions": 300, "measured_gain_ci": [-1.5, 7.5]}
     result["advice"]["warnings"] = [f"warning {n}" for n in range(50)]
     lines = concluded(result, tmp_path, capsys)
-    assert "p = 0.046; p = 0.98 after correction for several strategies" in lines[2]
+    assert lines[2] == "How sure: better than a alone with probability 0.88; 66 more labels: 0.90 if the gain is real."
     assert len(lines) == 12 and lines[8] == "The report has 46 more warnings."
 
     # Without held-out questions it says why nothing is recommended.
@@ -286,12 +285,12 @@ def test_strategies_are_printed_with_their_gain_and_calls(capsys: pytest.Capture
     print_tables(finished_run(printed(3)))
     table = capsys.readouterr().err.partition("Strategies, 1 held-out question, compared with a alone")[2]
     rows = [" ".join(line.split()) for line in table.splitlines() if line.strip()]
-    assert rows[0] == "Strategy Accuracy Expected Measured Shown Calls"
+    assert rows[0] == "Strategy Accuracy Expected Measured Better Calls"
     assert rows[2:] == [
-        "Vote, 3 models * 54.0 +3.0 +4.0 not yet 2.25",
+        "Vote, 3 models * 54.0 +3.0 +4.0 0.90 2.25",
         "a, then b, then c",
-        "a alone 50.0 −1.0 0.0 – 1.00",
-        "Vote, 2 models 47.0 −4.0 −3.0 not yet 1.00",
+        "a alone 50.0 −1.0 0.0 0.90 1.00",
+        "Vote, 2 models 47.0 −4.0 −3.0 0.90 1.00",
         "a, then b",
         "* recommended",
         "Gains are in points, cross-fitted over all 2 dev and held-out questions, so they",

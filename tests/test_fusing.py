@@ -307,7 +307,7 @@ def test_what_is_measured_is_what_runs_and_what_it_costs(place: Place, server: t
         "rounds": 1,
         "prompt": own_prompt(),
     }
-    assert (found["accuracy"], found["calls_per_question"], found["shown"]) == (100, 3, "yes")
+    assert (found["accuracy"], found["calls_per_question"], found["probability"] > 0.9) == (100, 3, True)
     readings = [prompt for name, prompt in sums.read if "before it come" in prompt.lower()]
     assert len(readings) == N
     assert not any(name in prompt for prompt in readings for name in ("ada", "bob", "cyd"))

@@ -22,7 +22,7 @@ from advisor.records import Answer, Limits, Profile
 from advisor.run.asking import Answerer
 from advisor.run.plan import StrategyPlan
 from advisor.strategies import kinds
-from advisor.strategies.learned_vote import LearnedVote, _choices_of, _loss_of
+from advisor.strategies.learned_vote import LearnedVote
 from advisor.strategies.replay import codes_of, play, replay_all
 from advisor.strategies.schema import strategy_json, strategy_of
 from advisor.strategies.strategy import AnsweredSplit, Call, QuestionText, TrainingData
@@ -63,7 +63,12 @@ def answered(right: np.ndarray, wrong: np.ndarray | None = None, clusters: Seque
 
 
 def learned(split: AnsweredSplit, voters: Sequence[str] = ("m0", "m1", "m2")) -> LearnedVote:
-    return next(LearnedVote.learn(TrainingData(split, voters[0], tuple(voters), can_vote=True)))
+    return next(LearnedVote.learn(training(split, voters)))
+
+
+def training(split: AnsweredSplit, voters: Sequence[str], most_voters: int = 5) -> TrainingData:
+    ranked = tuple(sorted(split.profiles, key=lambda name: -split.profiles[name].accuracy))
+    return TrainingData(split, voters[0], ranked, tuple(voters), most_voters, can_vote=True)
 
 
 def drawn(accuracies: Sequence[float], n: int, seed: int = 0, options: int = 4) -> AnsweredSplit:
@@ -76,31 +81,15 @@ def drawn(accuracies: Sequence[float], n: int, seed: int = 0, options: int = 4) 
 # --- What it learns ---
 
 
-def test_its_likelihood_is_that_of_a_slow_count() -> None:
-    codes = answer_codes([["a", "a", None, "c"], ["b", "a", "b", "c"], ["b", "b", "a", None]])
-    graded = np.array([[1, 0, 0, 0], [0, 0, 0.5, 0], [0, 1, 1, 0]], dtype=float)
-    weights = np.array([0.7, 0.2, 1.1])
-    total = 0.0
-    for own, scored in zip(codes.T, graded.T, strict=True):
-        utilities = {code: sum(w for w, c in zip(weights, own, strict=True) if c == code) for code in set(own) - {-1}}
-        score = {code: np.mean([s for s, c in zip(scored, own, strict=True) if c == code]) for code in utilities}
-        if max(score.values()) > min(score.values()):
-            odds = {code: np.exp(value) for code, value in utilities.items()}
-            total -= np.log(sum(odds[code] * score[code] for code in odds) / sum(odds.values()))
-    loss = _loss_of(_choices_of(codes, graded))
-    value, slopes = loss(weights)
-    assert value == pytest.approx(total)
-    steps = 1e-6 * np.eye(3)
-    assert slopes == pytest.approx([(loss(weights + s)[0] - loss(weights - s)[0]) / 2e-6 for s in steps], abs=1e-5)
-
-
 def test_the_weights_are_in_the_order_of_what_independent_models_know() -> None:
-    found = learned(drawn([0.5, 0.85, 0.6, 0.4], 1500))
-    assert found.members[:3] == ("m1", "m2", "m0")
-    # The weight of an independent model is the logarithm of its odds against one of three wrong options.
-    wanted = {"m1": 0.85 / 0.05, "m2": 0.6 / (0.4 / 3), "m0": 0.5 / (0.5 / 3)}
-    for name, odds in wanted.items():
-        assert found.weights[found.members.index(name)] == pytest.approx(np.log(odds), abs=0.35)
+    found = learned(drawn([0.55, 0.75, 0.65, 0.7], 3000))
+    assert found.members == ("m1", "m3", "m2", "m0")
+    assert list(found.weights) == sorted(found.weights, reverse=True)
+    # The odds of one of three wrong options: that a model gives it if it is right, and that it does not.
+    for name, p in {"m1": 0.75, "m3": 0.7, "m2": 0.65, "m0": 0.55}.items():
+        wrong = (1 - p) / 3
+        wanted = np.log(p / wrong) - np.log((1 - p) / (1 - wrong))
+        assert found.weights[found.members.index(name)] == pytest.approx(wanted, rel=0.25)
 
 
 def test_a_model_that_knows_nothing_is_no_member() -> None:
@@ -129,13 +118,14 @@ def test_few_labels_of_many_models_are_enough_and_give_the_same_weights_again(se
     split = drawn(np.linspace(0.75, 0.35, 40).tolist(), 50, seed)
     found = learned(split)
     assert found == learned(split)
-    assert len(found.members) <= 40
     assert all(0 < weight < 100 for weight in found.weights)
 
 
-def test_of_more_than_fifty_models_the_voters_and_the_most_accurate_are_asked() -> None:
-    found = learned(drawn(np.linspace(0.3, 0.8, 60).tolist(), 100), ("m0", "m1", "m2"))
-    assert 3 <= len(found.members) <= 50
+def test_no_more_models_are_asked_than_a_vote_may_have() -> None:
+    split = drawn(np.linspace(0.3, 0.8, 60).tolist(), 100)
+    for most in (3, 7):
+        (found,) = LearnedVote.learn(training(split, ("m59", "m58", "m57"), most))
+        assert 1 < len(found.members) <= most
 
 
 # --- Where the plain vote stays ---
@@ -150,11 +140,11 @@ def test_where_labels_tell_nothing_the_plain_vote_stays(kind: str) -> None:
     if kind == "one question":
         right[:2, 3] = 0, 1
     found = learned(answered(right))
-    assert (found.members, set(found.weights), found.same_as) == (("m0", "m1", "m2"), {1.0}, "vote")
+    assert (sorted(found.members), len(set(found.weights)), found.same_as) == (["m0", "m1", "m2"], 1, "vote")
     assert learned(answered(right), ("m0", "m1")).same_as == "single"
 
 
-def test_where_the_plain_vote_is_the_best_vote_learning_costs_at_most_one_point() -> None:
+def test_where_the_plain_vote_is_the_best_learning_costs_at_most_two_points() -> None:
     """Equal, independent models: no weights are better than equal ones."""
     costs = []
     for seed in range(20):
@@ -165,7 +155,7 @@ def test_where_the_plain_vote_is_the_best_vote_learning_costs_at_most_one_point(
         plain = LearnedVote(tuple(new.profiles), (1.0,) * 5)
         own, others = (replay_all(each, new).profile.accuracy for each in (found, plain))
         costs.append(others - own)
-    assert 0 <= np.mean(costs) <= 1
+    assert 0 <= np.mean(costs) <= 2
 
 
 def write_log(path: Path, split: AnsweredSplit) -> None:
@@ -189,7 +179,7 @@ def write_log(path: Path, split: AnsweredSplit) -> None:
 
 def test_a_plain_vote_that_stays_is_told_by_a_code_and_in_the_report(place: Place) -> None:
     right = np.random.default_rng(0).integers(0, 2, (1, 120)).repeat(4, axis=0)
-    right[0, :6], right[1, 6:12], right[2, 12:18], right[3, 18:24] = 1, 1, 1, 1
+    right[:, :24] = np.eye(4, dtype=int).repeat(6, axis=1)
     write_log(Path("log.jsonl"), answered(right, np.arange(2, 6)[:, None] + np.zeros_like(right)))
     assert place.advisor("select", "--logs", "log.jsonl", "--out", "run").status == 0
     result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
@@ -204,7 +194,7 @@ def test_it_is_compared_reported_and_checked(place: Place) -> None:
     assert place.advisor("select", "--logs", "log.jsonl", "--out", "run").status == 0
     result = json.loads(Path("run/result.json").read_text(encoding="utf-8"))
     [row] = [each for each in result["strategies"] if each["strategy"] == "learned_vote"]
-    assert len(row["members"]) == len(row["weights"]) > 5
+    assert len(row["members"]) == len(row["weights"]) == 5
     assert row["calls_per_question"] < len(row["members"])
     page = Path("run/report.html").read_text(encoding="utf-8")
     assert f"Learned vote, {len(row['members'])} models" in page and f"m0 ({row['weights'][0]:.1f}), " in page
@@ -226,23 +216,28 @@ def test_clusters_of_one_question_each_teach_what_none_teach() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(ANSWER, WEIGHT), min_size=1, max_size=8))
-def test_it_gives_the_answer_of_all_models_and_asks_no_more_of_them(pairs: list[tuple[str | None, float]]) -> None:
+def test_it_stops_where_two_thirds_of_the_rest_do_not_change_the_winner(pairs: list[tuple[str | None, float]]) -> None:
     answers, weights = [a for a, _ in pairs], [w for _, w in pairs]
     codes = answer_codes([[each] for each in answers])
     calls = int(asked_until_decided(codes, weights)[0])
     full = vote(codes, weights)[0]
     assert full == slow_vote(answers, weights)
     assert answers[vote(codes[:calls], weights[:calls])[0]] == answers[full]
+    fewer = int(asked_until_decided(codes, weights, LearnedVote.REST)[0])
+    chosen = answers[vote(codes[:fewer], weights[:fewer])[0]]
+    assert fewer <= calls
     # Whatever the models that are not asked would have said.
-    for other in (None, "a", "b", "c", "new"):
-        changed = [*answers[:calls], *[other] * (len(answers) - calls)]
-        assert changed[slow_vote(changed, weights)] == answers[full]
+    for count, rest, winner in ((calls, 1.0, answers[full]), (fewer, LearnedVote.REST, chosen)):
+        for other in (None, "a", "b", "c", "new"):
+            changed = [*answers[:count], *[other] * (len(answers) - count)]
+            scaled = [*weights[:count], *(rest * each for each in weights[count:])]
+            assert changed[slow_vote(changed, scaled)] == winner
     names = tuple(str(n) for n in range(len(pairs)))
     plan = StrategyPlan(LearnedVote(names, tuple(weights)), (), reader=VoteReader("exact_match", "([a-c])", "test"))
     models = [Says(name, answer or "") for name, answer in zip(names, answers, strict=True)]
     asked = asyncio.run(Answerer(plan, models).answer("?", Settings()))
-    assert asked.calls == calls
-    assert answers[int(asked.model)] == answers[full]
+    assert asked.calls == fewer
+    assert answers[int(asked.model)] == chosen
 
 
 def test_it_stops_as_soon_as_the_rest_has_less_weight() -> None:
@@ -253,15 +248,15 @@ def test_it_stops_as_soon_as_the_rest_has_less_weight() -> None:
 
 def test_the_calls_of_its_evaluation_are_those_that_it_makes() -> None:
     split = drawn([0.8, 0.7, 0.6, 0.5], 80)
-    strategy = LearnedVote(tuple(split.profiles), (1.5, 1.0, 0.7, 0.4))
+    strategy = LearnedVote(tuple(split.profiles), (1.2, 1.0, 0.9, 0.8))
     calls = np.stack(list(replay_all(strategy, split).asked.values()))
     codes = codes_of(list(split.profiles.values()))
-    assert calls.sum(axis=0).tolist() == asked_until_decided(codes, strategy.weights).tolist()
+    assert calls.sum(axis=0).tolist() == asked_until_decided(codes, strategy.weights, strategy.REST).tolist()
     assert calls.sum() < calls.size
 
 
 def test_answers_that_were_not_there_when_it_learned_are_votes_like_others() -> None:
-    strategy = LearnedVote(("a", "b", "c"), (1.0, 0.7, 0.6))
+    strategy = LearnedVote(("a", "b", "c"), (1.0, 0.9, 0.8))
     new = {name: Profile(name, (Answer("1", "t", text, 0.0, "eos"),)) for name, text in zip("abc", "xyy", strict=True)}
     assert replay_all(strategy, AnsweredSplit(task("dev", 1), new)).takes == (("b", None),)
     none = {name: Profile(name, (Answer("1", None, None, 0.0, "error", "no"),)) for name in "abc"}
@@ -424,7 +419,7 @@ def test_of_equal_answers_each_vote_takes_that_of_the_most_accurate_model(kind: 
         for row in range(models)
     }
     split = AnsweredSplit(replace(task("dev", n), examples=examples), profiles)
-    given = TrainingData(split, "", fitting_voters(list(profiles.values()), Limits(vote_gap=100)), can_vote=True)
+    given = training(split, fitting_voters(list(profiles.values()), Limits(vote_gap=100)))
     for strategy in kinds()[kind].learn(given):
         takes = replay_all(strategy, split).takes
         plan = StrategyPlan(strategy, (), reader=VoteReader("exact_match", "([a-c])", "test"))

@@ -489,11 +489,11 @@ def test_sets_are_verified_in_the_order_of_their_predicted_gain(
 
 
 def test_a_decoded_set_has_the_measured_gain_of_its_strategy(place: Place, models: Path) -> None:
-    place.task(metric="chrf", reference="abcdefghijklmnopqrstuvwxyz{{answer}}")
+    place.task()
     result = run(place, models, "alpha beta")
     [own] = [row for row in result["strategies"] if row["strategy"] == "unite"]
     [found] = [one for one in result["prediction"]["sets"] if one["decoded"]]
-    assert found["measured_gain"] == own["measured_gain"] != result["ensemble"]["difference"]
+    assert found["measured_gain"] == own["measured_gain"]
 
 
 @pytest.mark.parametrize("gain", [1.0, -1.0])

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from advisor.advice import predict
 from advisor.advice.predict import (
     Prediction,
     Predictor,
-    gaps_of,
+    gain_of_others,
     other_set_note,
     predicted_sets,
     real_sets,
@@ -24,7 +25,7 @@ from ensemble.errors import UniteError
 RULES = Limits(max_gap=100)
 PLAIN = {
     "decode": {"intercept": 0.0, "slope": 1.0, "deviation": 2.0},
-    "vote": {"intercept": 3.0, "slopes": [-0.1, -0.2], "deviation": 2.0},
+    "vote": {"log_odds": 0.2, "deviation": 0.4},
 }
 
 
@@ -92,10 +93,11 @@ def test_fewer_dev_questions_make_a_wider_interval() -> None:
     assert few.deviation > many.deviation > 2
 
 
-def test_a_vote_is_predicted_by_the_gaps() -> None:
-    profiles = [profile("a", "RRRRx"), profile("b", "RRRxx"), profile("c", "RRxxx")]
-    before = Predictor(profiles, PLAIN).vote_before("abc")
-    assert before.points == pytest.approx(3 - 0.1 * 20 - 0.2 * 40)
+@pytest.mark.parametrize(("accuracy", "scale"), [(50.0, 25.0), (90.0, 9.0)])
+def test_a_vote_is_predicted_by_what_votes_gained_elsewhere_in_log_odds(accuracy: float, scale: float) -> None:
+    before = gain_of_others("vote", accuracy, PLAIN)
+    assert (before.points, before.deviation) == pytest.approx((0.2 * scale, 0.4 * scale))
+    assert before.probability == pytest.approx(stats.norm.cdf(0.5))
 
 
 def test_measuring_moves_an_expectation_by_the_precisions() -> None:
@@ -113,10 +115,6 @@ def test_the_expected_improvement_is_the_mean_of_what_exceeds_the_best() -> None
 
 def test_an_interval_leaves_the_level_on_each_side() -> None:
     assert Prediction(1.0, 2.0).interval(0.05) == pytest.approx((1 - 3.29, 1 + 3.29), abs=0.01)
-
-
-def test_gaps_are_those_of_the_second_and_of_the_mean_of_the_others() -> None:
-    assert gaps_of([80.0, 75.0, 70.0, 60.0]) == (5.0, 15.0)
 
 
 # --- Which sets ---

@@ -61,7 +61,7 @@ def test_what_to_run_what_it_gains_and_costs_and_how_sure_it_is_come_first(page:
         f"{told['expected_gain']:+.1f} points expected over terse-pieces",
         f"(90% interval {low:+.1f} to {high:+.1f})",
         " ms a question",
-        "Shown by the test: yes",
+        "Better than terse-pieces alone with probability 0.99",
         "The set that decodes together",
         "Every candidate of the pool",
     )
@@ -151,7 +151,11 @@ def test_the_interval_of_the_gain_has_its_true_confidence_and_warnings_follow(
     text = text_of(written(tmp_path, changed))
     assert "(80% interval " in text.partition("Skip to the verdict")[2].partition("Accuracy and cost")[0]
     assert "has its 80% interval;" in text
-    places = ("Shown by the test", "These questions were looked at before.", "The set that decodes together")
+    places = (
+        "Better than terse-pieces alone with probability ",
+        "These questions were looked at before.",
+        "The set that decodes together",
+    )
     assert [text.index(place) for place in places] == sorted(text.index(place) for place in places)
 
 
@@ -202,37 +206,20 @@ def test_the_headline_is_what_to_run(tmp_path: Path, result: dict[str, Any], nam
     assert changed["strategies"][0]["members"][0] in marked
 
 
-@pytest.mark.parametrize(
-    ("low", "measured", "said"),
-    [
-        (1.0, -0.5, "The interval also uses the prediction"),
-        (-1.0, -0.5, ""),
-        (1.0, 0.5, "The interval has no correction for several tests, so it leaves out 0."),
-    ],
-)
-def test_an_interval_that_disagrees_with_the_test_is_explained(
-    tmp_path: Path, result: dict[str, Any], low: float, measured: float, said: str
-) -> None:
-    changed = recommending(result, "vote")
-    changed["advice"]["recommendation"] |= {"expected_gain_ci": [low, 9.0], "shown": "not_yet"}
-    changed["strategies"][0] |= {"measured_gain_ci": [measured, 9.0]}
-    text = text_of(written(tmp_path, changed))
-    assert (said in text and said) or "The interval" not in text
-
-
 def test_the_only_strategy_is_not_compared_with_others(tmp_path: Path, result: dict[str, Any]) -> None:
     changed = recommending(result, "single")
     changed["strategies"] = changed["strategies"][:1]
     text = first_screen(written(tmp_path, changed))
-    assert "Nothing was tested, because this is the only strategy." in text
+    assert "Nothing was compared, because this is the only strategy." in text
 
 
-def test_what_to_run_and_what_is_shown_are_two_things(tmp_path: Path, result: dict[str, Any]) -> None:
+def test_how_sure_it_is_and_the_verdict_on_the_set_are_two_things(tmp_path: Path, result: dict[str, Any]) -> None:
     changed = recommending(result, "vote")
-    changed["advice"]["recommendation"]["shown"] = "not_yet"
+    changed["advice"]["recommendation"] |= {"probability": 0.8, "expected_gain": 1.0, "expected_gain_ci": [-1.0, 3.0]}
+    changed["strategies"][0] |= {"questions": 200, "measured_gain_ci": [-1.5, 3.5]}
     text = text_of(written(tmp_path, changed))
     before, _, after = text.partition("The set that decodes together")
-    assert "Shown by the test: not yet " in before
+    assert re.search("probability 0.80; [0-9]+ more labels: 0.90 if the gain is real[.]", before)
     assert result["advice"]["text"] in after
 
 
@@ -445,7 +432,7 @@ def test_strategies_are_a_table_with_their_figures(tmp_path: Path, result: dict[
         "measured_gain": -4.0,
         "measured_gain_ci": [-9.0, 1.0],
         "p_adjusted": 0.0004,
-        "shown": "not_yet",
+        "probability": 0.71,
         "price_per_1000": 1.2,
     }
     table = strategies_table(written(tmp_path, result))
@@ -455,7 +442,7 @@ def test_strategies_are_a_table_with_their_figures(tmp_path: Path, result: dict[
         accuracy,
         "\u22124.0",
         "\u22129.0 to +1.0",
-        "not yet",
+        "0.71",
         "&lt; 0.001",
         f"{vote['calls_per_question']:.2f}",
         f"{vote['tokens_per_question']:.1f}",

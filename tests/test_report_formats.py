@@ -159,7 +159,7 @@ def test_every_form_has_the_sentences_of_the_summary(
     folder = write_json(tmp_path, figures)
     result = Run.open(folder).result
     told = summary(result)
-    assert [*told] == ["Recommended", "That is", "Where", "Shown by the test", "Cost"]
+    assert [*told] == ["Recommended", "That is", "Where", "How sure", "Cost"]
     first = text_of(write_report(folder).read_text(encoding="utf-8").partition("<nav")[0])
     assert "Not checked: " in first
     print_conclusion(result, folder / "report.html")
@@ -181,7 +181,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     odd = write_run(folder / "deep" / "a #1 <b>", dev=20, held_out=20)
     (odd / "report.html").write_text("a report", encoding="utf-8")
     result = json.loads((first / "result.json").read_text(encoding="utf-8"))
-    result["advice"]["recommendation"] |= {"expected_gain": -3.0, "expected_gain_ci": [-6.0, 0.0], "shown": "no"}
+    result["advice"]["recommendation"] |= {"expected_gain": -3.0, "expected_gain_ci": [-6.0, 0.0], "probability": 0.05}
     write_json(folder / "losing", result)
     (folder / "half").mkdir()
     (folder / "half" / "result.json").write_text("{", encoding="utf-8")
@@ -225,7 +225,7 @@ def test_markdown_and_csv_have_every_run(runs: Path) -> None:
     rows = index_rows(runs, find_runs(runs))
     lines = index_markdown(rows).splitlines()
     (losing,) = (line for line in lines if line.startswith("| losing |"))
-    assert len(lines) == 2 + 3 + 2 and "−3.0" in losing and "| no |" in losing
+    assert len(lines) == 2 + 3 + 2 and "−3.0" in losing and "| 0.05 |" in losing
     table = list(csv.DictReader(io.StringIO(index_csv(rows))))
     assert [row["name"] for row in table] == [row["name"] for row in rows]
     assert {row["name"]: row["gain"] for row in table}["losing"] == "-3.0"

@@ -57,7 +57,7 @@ def sure_at(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
     def looks(verify: Callable[[int], Gain | None], blank: InterimAnalysis, *rest: Any) -> Sequence[InterimAnalysis]:
         def better(asked: int) -> Gain | None:
             gain = verify(asked)
-            return gain if gain is None or asked < n else replace(gain, points=50.0, observed=50.0, error=1.0)
+            return gain if gain is None or asked < n else replace(gain, points=50.0, error=1.0)
 
         return look_until_sure(better, blank, *rest)
 

@@ -8,36 +8,33 @@ chosen on the dev questions and judged on the held-out ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from threadpoolctl import threadpool_limits
 
 from advisor.advice.gain import (
-    FEWEST_QUESTIONS,
     CrossFitted,
     Gain,
     ceiling_of,
     cross_fit,
     cross_fitted_gain,
-    estimate_gain,
     learned,
 )
 from advisor.advice.groups import group_gains
 from advisor.advice.labels import gain_by_labels
-from advisor.advice.predict import MOST_MEMBERS, Prediction, Predictor
-from advisor.advice.rules import fitting_voters, rank
-from advisor.advice.sequential import corrected_p, interval_stretch
-from advisor.records import ALPHA, TOLERANCE, Limits, Profile, Shown, within
+from advisor.advice.predict import Prediction, Predictor, gain_of_others
+from advisor.advice.rules import close_voters, rank
+from advisor.advice.sequential import corrected_p
+from advisor.records import ALPHA, Limits, Profile, Shown
 from advisor.run.figures import StrategyKey
 from advisor.run.result import (
     GroupFigures,
-    GroupOracleGain,
     InterimAnalysis,
     OracleGain,
     StrategyFigures,
@@ -52,7 +49,7 @@ from advisor.statistics import (
     most_accurate,
     scores,
 )
-from advisor.strategies import kinds, largest_default
+from advisor.strategies import ADVICE, kinds
 from advisor.strategies.replay import Spent, codes_of, replay, replay_all, spent_by_member
 from advisor.strategies.schema import strategy_json
 from advisor.strategies.strategy import (
@@ -65,16 +62,12 @@ from advisor.strategies.strategy import (
     Strategy,
     TrainingData,
 )
+from advisor.strategies.vote import without_near_copies
 from advisor.tasks.task import Task, clusters_of
 from ensemble.errors import UniteError
 
 _MOVED = 0.01
 """The two splits are used together unless the models' accuracies differ by more than chance, at this level."""
-
-
-DEFAULT_SHARE = 0.9
-"""The share of alpha for the default strategy: nearly all, because it is the best one most often. The rest is enough
-for another strategy whose gain is beyond doubt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +80,7 @@ class StrategyResult:
         profile: Its answers to the held-out questions. Of a strategy that learns from these questions, those
             that other questions taught.
         takes: The reply that each question takes; empty for a strategy that writes new texts.
+        shown: What the test shows after its correction: a gain, a loss, or nothing yet.
         gain: Its gain over the best single model, from all questions: cross-fitted, unless it writes new texts.
         ceiling: What it can gain at most; None if it is not bounded by its models' answers, or has one model.
         warnings: What the mean over all questions hides, by their groups, each a sentence.
@@ -97,6 +91,7 @@ class StrategyResult:
     profile: Profile
     takes: tuple[Choice, ...]
     gain: Gain
+    shown: Shown = "not_yet"
     ceiling: OracleGain | None = None
     warnings: tuple[str, ...] = ()
 
@@ -115,7 +110,6 @@ class Compared:
     moved: float | None = None
     no_vote: str = ""
     ceiling: OracleGain | None = None
-    group_ceilings: tuple[GroupOracleGain, ...] = ()
     not_compared: tuple[UncomparedStrategy, ...] = ()
 
     def result_of(self, row: StrategyKey) -> StrategyResult:
@@ -128,39 +122,36 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
     held_out: AnsweredSplit,
     *,
     can_vote: bool,
-    predictions: Mapping[Strategy, Prediction] = MappingProxyType({}),
+    coefficients: Mapping[str, Any] | None = None,
     rules: Limits = Limits(),
     look: InterimAnalysis | None = None,
     seed: int = 0,
 ) -> Compared:
     """Compare all strategies that fit the task with the best single model.
 
-    Two families of tests have :data:`ALPHA` each. *Strategies that write new texts*: Holm's correction. *All others*:
-    the default strategy with all voters has :data:`DEFAULT_SHARE` of it, all others together have the rest with Holm's
-    correction. What is shown passes its alpha on (a closed test with weights: Bretz et al. 2009, Statistics in Medicine
-    28(4)). Without a vote, and for losses, all have Holm's correction. `look` is the last look at the held-out
-    questions: all p-values are corrected for it and those before. `predictions` take the place of those that are made
-    here.
+    Three families of tests have :data:`ALPHA` each, with Holm's correction: the learned vote, which is the advice where
+    answers can be counted; strategies that write new texts; and all others. `look` is the last look at the held-out
+    questions: all p-values are corrected for it and those before. `coefficients` take the place of those of
+    :mod:`advisor.advice.predict`.
     """
     if not held_out.profiles:
         return Compared()
     evidence = _Evidence(dev, held_out, rules)
-
-    def teach(questions: AnsweredSplit) -> TrainingData:
-        profiles = list(questions.profiles.values())
-        draws = {name: len(own) for name, own in questions.draws.items()}
-        return TrainingData(questions, most_accurate(profiles).model, fitting_voters(profiles, rules), can_vote, draws)
+    teach = partial(training_data, rules=rules, can_vote=can_vote, distinct=distinct_models(evidence.questions))
 
     everything = teach(evidence.questions)
-    every = learned(everything, kinds())
-    offered = {
-        kind: [each for each in found if each.same_as is None and not isinstance(each, Single)]
-        for kind, found in every.items()
-    }
+    # Threads would wait for each other after each of many small operations: 250 times the time on busy cores.
+    with threadpool_limits(limits=1, user_api="blas"):
+        every = learned(everything, kinds())
+        offered = {
+            kind: [each for each in found if each.same_as is None and not isinstance(each, Single)]
+            for kind, found in every.items()
+        }
+        fitted = list(cross_fit(offered, evidence.questions, teach))
     singles = dict.fromkeys((evidence.best, *evidence.cheaper(held_out)))
     answers = [evidence.single(name, held_out) for name in singles]
     answers += [evidence.anew(each, dev, held_out) for each in held_out.written]
-    for strategy, found in cross_fit(offered, evidence.questions, teach):
+    for strategy, found in fitted:
         # A router that sends all questions to one model is this model.
         if not strategy.LEARNS or strategy.COUNTS or len(set(found.answered.takes)) > 1:
             # What learned a question by heart is shown by what the others taught.
@@ -168,25 +159,23 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
             answers.append(evidence.on_held_out(strategy, found, own))
     gains = [evidence.gain(each) for each in answers]
     correct = float if look is None else partial(corrected_p, look)
-    if look is not None:
-        gains = [replace(gain, stretch=interval_stretch(look, ALPHA, gain.freedom)) for gain in gains]
-    better = _adjusted(answers, [correct(gain.p_no_gain) for gain in gains], has_default=True)
-    worse = _adjusted(answers, [correct(gain.p_no_loss) for gain in gains], has_default=False)
+    better = _adjusted(answers, [correct(gain.p_no_gain) for gain in gains])
+    worse = _adjusted(answers, [correct(gain.p_no_loss) for gain in gains])
     results = []
     for each, gain, p_no_gain, p_no_loss in zip(answers, gains, better, worse, strict=True):
         shown: Shown = "not_yet"
         if p_no_gain is not None and p_no_loss is not None:
             shown = "yes" if p_no_gain <= ALPHA else "no" if p_no_loss <= ALPHA else "not_yet"
         groups, warnings = evidence.groups(each)
-        predicted = predictions.get(each.strategy) or evidence.predicted(each.strategy, everything.voters)
+        predicted = evidence.predicted(each.strategy, gain, coefficients)
         is_bounded = each.held_out.takes and all(draw is None for _, draw in each.held_out.takes)
         # What takes an answer that a model gave alone gains no more than the best of them.
         ceiling = evidence.ceiling(each.strategy.members) if is_bounded else None
         updated = evidence.updated(each, gain, predicted, ceiling)
-        tested = {"p_adjusted": p_no_gain, "shown": shown, "groups": groups or None}
+        tested = {"p_adjusted": p_no_gain, "groups": groups or None}
         expected = _expected(each.strategy, gain, predicted, updated, ceiling, evidence.best)
         result = _result(each, gain, held_out, evidence.best, seed, **tested, **expected)
-        results.append(replace(result, ceiling=ceiling, warnings=warnings))
+        results.append(replace(result, shown=shown, ceiling=ceiling, warnings=warnings))
     results.sort(key=_best_first)
     no_vote = "" if len(evidence.models) < 2 else _no_vote(len(everything.voters), rules, can_vote=can_vote)
     not_compared = tuple(
@@ -196,7 +185,30 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
         if each.same_as is not None
     )
     ceiling = evidence.ceiling(evidence.models)
-    return Compared(tuple(results), evidence.moved, no_vote, ceiling, evidence.group_ceilings(), not_compared)
+    return Compared(tuple(results), evidence.moved, no_vote, ceiling, not_compared)
+
+
+def distinct_models(questions: AnsweredSplit) -> frozenset[str]:
+    """The models without near copies of more accurate ones."""
+    ranked = sorted(questions.profiles.values(), key=rank)
+    return frozenset(each.model for each in without_near_copies(ranked))
+
+
+def training_data(
+    questions: AnsweredSplit, rules: Limits, *, can_vote: bool, distinct: Collection[str]
+) -> TrainingData:
+    """What strategies are learned from, with the models that a vote can have: those that are `distinct`."""
+    profiles = list(questions.profiles.values())
+    ranked = sorted((each for each in profiles if each.model in distinct), key=rank)
+    return TrainingData(
+        questions,
+        best=most_accurate(profiles).model,
+        models=tuple(each.model for each in ranked),
+        voters=close_voters(ranked, rules),
+        most_voters=rules.max_voters,
+        can_vote=can_vote,
+        draws={name: len(own) for name, own in questions.draws.items()},
+    )
 
 
 def _no_vote(voters: int, rules: Limits, *, can_vote: bool) -> str:
@@ -215,7 +227,7 @@ def expected_gain(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSpli
     evidence = _Evidence(dev, held_out, rules)
     answered = evidence.anew(strategy, dev, held_out)
     gain = evidence.gain(answered)
-    return (evidence.updated(answered, gain, evidence.predicted(strategy), None) or gain).points
+    return (evidence.updated(answered, gain, evidence.predicted(strategy, gain), None) or gain).points
 
 
 def compare_by_labels(
@@ -233,16 +245,17 @@ def compare_by_labels(
     baseline = held_out.profiles[single]
     for each in (strategy, Single((single,))):
         replayed = replay_all(each, held_out)
-        found = _Answers(each, replayed)
+        found = _Answers(each, replayed, (scores(replayed.profile) - scores(baseline))[None])
         codes = codes_of((replayed.profile, baseline))
         gain = gain_by_labels(
             scores(replayed.profile), scores(baseline), codes[0] != codes[1], labelled, clusters_of(held_out.task)
         )
         is_tested = not isinstance(each, Single)
         shown: Shown = "yes" if gain.p_no_gain <= ALPHA else "no" if gain.p_no_loss <= ALPHA else "not_yet"
-        tested = {"p_adjusted": gain.p_no_gain, "shown": shown} if is_tested else {"shown": "not_yet"}
         expected = _expected(each, gain, None, None, None, single)
-        results.append(_result(found, gain, held_out, single, 0, **tested, **expected))
+        tested = {"p_adjusted": gain.p_no_gain} if is_tested else {}
+        result = _result(found, gain, held_out, single, 0, **tested, **expected)
+        results.append(replace(result, shown=shown) if is_tested else result)
     results.sort(key=_best_first)
     return tuple(results)
 
@@ -256,16 +269,15 @@ def _best_first(result: StrategyResult) -> tuple[float, int, int]:
 class _Answers(NamedTuple):
     """A strategy's answers before they are compared; see :class:`StrategyResult`.
 
-    ``differences`` are those of a strategy that is cross-fitted, repeats by questions, and ``takes`` are what it takes
-    on all questions that judge; ``dev`` has the answers to the dev questions of a strategy that writes new texts, if
-    they are known.
+    ``differences`` are those to the best single model, repeats by questions, and ``takes`` are what it takes on all
+    questions that judge. What ``is_written`` is a new text.
     """
 
     strategy: Strategy
     held_out: Replay
-    differences: Floats | None = None
-    dev: Profile | None = None
+    differences: Floats
     takes: tuple[Choice, ...] = ()
+    is_written: bool = False
 
 
 class _Evidence:
@@ -331,9 +343,11 @@ class _Evidence:
         return _Answers(strategy, own, (self._scores[self.models.index(name)] - self._baseline)[None])
 
     def anew(self, strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSplit) -> _Answers:
-        """A strategy that writes new texts."""
-        on_dev = dev.written.get(strategy)
-        return _Answers(strategy, held_out.written[strategy], None, None if on_dev is None else on_dev.profile)
+        """A strategy that writes new texts, on the held-out questions, and on dev if it answered these."""
+        found = held_out.written[strategy]
+        on_dev = dev.written.get(strategy) if self._dev else None
+        own = np.concatenate([scores(each.profile) for each in (on_dev, found) if each is not None])
+        return _Answers(strategy, found, (own - self._baseline[-len(own) :])[None], is_written=True)
 
     def on_held_out(self, strategy: Strategy, found: CrossFitted, own: Replay | None) -> _Answers:
         """A strategy that is cross-fitted, with its `own` answers to the held-out questions, or those of its parts."""
@@ -343,122 +357,54 @@ class _Evidence:
 
     def gain(self, answered: _Answers) -> Gain:
         """The gain of a strategy."""
-        members = [self.models.index(name) for name in answered.strategy.members if name in self.models]
-        passed_over = self._passed_over(answered.strategy)
-        if answered.differences is not None:
-            choices = [] if passed_over is None else [(self._scores[members], passed_over)]
-            # Without the second and the third model there would be no vote; all others each fold chooses anew.
-            if answered.strategy.COUNTS and len(members) >= FEWEST_VOTERS:
-                least = self._baseline[None] - self._rules.vote_gap / 100
-                choices.append((self._scores[members[1:FEWEST_VOTERS]], least))
-            return cross_fitted_gain(answered.differences, self._clusters, choices)
-        order = list(dict.fromkeys((*members, *range(len(self.models)))))
-        own, is_answered = self._answers(answered)
-        found = estimate_gain(self._scores[order], own, is_answered, self._clusters, len(members), passed_over)
-        return replace(found, points=0.0, observed=0.0) if self.is_equal(answered) else found
+        return cross_fitted_gain(answered.differences, self._clusters_of(answered))
 
-    def is_equal(self, answered: _Answers) -> bool:
-        """Whether a strategy has the scores of the best single model.
-
-        That is no gain, whatever the estimate expects of patterns that are rare, and the prediction of other sets.
-        """
-        if answered.differences is not None:
-            return not answered.differences.any()
-        own, is_answered = self._answers(answered)
-        return np.array_equal(own, self._baseline[is_answered])
+    def _clusters_of(self, answered: _Answers) -> list[str] | None:
+        """The clusters of the questions that judge a strategy: of all, or of those that it answered, the last ones."""
+        return None if self._clusters is None else list(self._clusters)[-answered.differences.shape[1] :]
 
     def updated(
         self, answered: _Answers, gain: Gain, predicted: Prediction | None, ceiling: OracleGain | None
     ) -> Prediction | None:
         """The expected gain: the prediction, updated by the gain, at most the ceiling; None without a prediction."""
         # Equal scores are no gain, whatever other sets gain.
-        if predicted is None or self.is_equal(answered):
+        if predicted is None or not answered.differences.any():
             return None
         found = predicted.updated(gain.points, gain.error)
         return found if ceiling is None else replace(found, points=min(found.points, ceiling.points))
 
-    def ceiling(self, members: Sequence[str], places: Sequence[int] | None = None) -> OracleGain | None:
-        """What strategies that take an answer of these models can gain at most; None for one model, or unknown ones.
-
-        `places` has the numbers of the questions; None for all.
-        """
+    def ceiling(self, members: Sequence[str]) -> OracleGain | None:
+        """What strategies that take an answer of these models can gain at most; None for one model, or unknown ones."""
         rows = [self.models.index(name) for name in members if name in self.models]
         if len(members) < 2 or len(rows) < len(members):
             return None
-        if places is None:
-            return ceiling_of(self._scores, rows, self._clusters)
-        clusters = None if self._clusters is None else [self._clusters[place] for place in places]
-        return ceiling_of(self._scores[:, list(places)], rows, clusters)
-
-    def group_ceilings(self) -> tuple[GroupOracleGain, ...]:
-        """The ceiling of strategies of all models for each group with enough questions."""
-        places: dict[str, list[int]] = {}
-        for n, example in enumerate(self.questions.task.examples):
-            if example.group is not None:
-                places.setdefault(example.group, []).append(n)
-        found = {
-            name: self.ceiling(self.models, own)
-            for name, own in places.items()
-            if len(places) > 1 and len(own) >= FEWEST_QUESTIONS
-        }
-        return tuple(GroupOracleGain(group=name, **dict(each)) for name, each in found.items() if each is not None)
+        return ceiling_of(self._scores, rows, self._clusters)
 
     def groups(self, answered: _Answers) -> tuple[tuple[GroupFigures, ...], tuple[str, ...]]:
         """The gain of a strategy in each group of the questions that it answered, and what their mean hides."""
-        if answered.differences is None:
-            own, is_answered = self._answers(answered)
-            differences, places = own - self._baseline[is_answered], np.flatnonzero(is_answered)
-        else:
-            differences, places = answered.differences.mean(axis=0), np.arange(self._scores.shape[1])
         groups = [example.group for example in self.questions.task.examples]
-        return group_gains(
-            differences,
-            [groups[place] for place in places],
-            None if self._clusters is None else [self._clusters[place] for place in places],
-        )
+        n = answered.differences.shape[1]
+        return group_gains(answered.differences.mean(axis=0), groups[-n:], self._clusters_of(answered))
 
-    def predicted(self, strategy: Strategy, voters: Sequence[str] = ()) -> Prediction | None:
-        """The gain that all answers of single models predict; None for strategies without a prediction."""
+    def predicted(
+        self, strategy: Strategy, gain: Gain, coefficients: Mapping[str, Any] | None = None
+    ) -> Prediction | None:
+        """The gain that is expected before anything is measured; None for strategies without such a prediction."""
         if isinstance(strategy, Decoded):
             return self._predictor.decoded(strategy.members)
-        # Only a learned vote asks other models than the voters; without evidence it gains what their vote gains.
-        members = strategy.members if set(strategy.members) <= set(voters) else voters
-        if strategy.COUNTS and FEWEST_VOTERS <= len(members) <= MOST_MEMBERS:
-            # By the gaps alone: the estimate has the vote's own answers.
-            return self._predictor.vote_before(members)
-        return self._predictor.routed(strategy.members) if strategy.LEARNS and not strategy.COUNTS else None
+        if len(strategy.members) < 2 or not (strategy.COUNTS or strategy.LEARNS):
+            return None
+        # Between the two accuracies, as with one question more that is right and one that is wrong.
+        n = self._scores.shape[1]
+        middle = 100 * float(self._baseline.mean()) + gain.points / 2
+        accuracy = (n * min(max(middle, 0.0), 100.0) + 100) / (n + 2)
+        return gain_of_others("vote" if strategy.COUNTS else "route", accuracy, coefficients)
 
     @property
     def _baseline(self) -> Floats:
         """The scores of the best single model."""
         own: Floats = self._scores[self.models.index(self.best)]
         return own
-
-    def _answers(self, answered: _Answers) -> tuple[Floats, NDArray[np.bool_]]:
-        """The scores of a strategy that writes new texts, and whether it answered each question."""
-        if answered.dev is not None and self._dev:
-            own = np.concatenate([scores(answered.dev), scores(answered.held_out.profile)])
-            return own, np.ones(self._scores.shape[1], dtype=bool)
-        return scores(answered.held_out.profile), np.arange(self._scores.shape[1]) >= self._dev
-
-    def _passed_over(self, strategy: Strategy) -> Floats | None:
-        """The dev scores below which the members would not have been chosen; None if nothing was passed over.
-
-        Of a set that decodes together, those of the models that would be members if they had been more accurate, and
-        those that just fit by the gap. Of others, those of models that were not asked the held-out questions: among all
-        others, each fold chooses.
-        """
-        members = [self._learned[name] for name in strategy.members if name in self._learned]
-        if len(members) < 2:
-            return None
-        least = min(member.accuracy for member in members)
-        taken = strategy.members if isinstance(strategy, Decoded) else self.models
-        others = [scores(own) for name, own in self._learned.items() if name not in taken]
-        rows = [own for own in others if 100 * own.mean() <= least + TOLERANCE]
-        first = min(self._learned.values(), key=rank)
-        if isinstance(strategy, Decoded) and within(first.accuracy - least, self._rules.max_gap):
-            rows.append(scores(first) - self._rules.max_gap / 100)
-        return np.stack(rows) if rows else None
 
 
 def _moved(*splits: tuple[Floats, Task]) -> float | None:
@@ -481,39 +427,22 @@ def _moved(*splits: tuple[Floats, Task]) -> float | None:
     return 100 * float(splits[1][0].mean() - splits[0][0].mean())
 
 
-def _adjusted(answers: Sequence[_Answers], p_values: Sequence[float], *, has_default: bool) -> list[float | None]:
-    """The p-values after correction; see :func:`compare_strategies`. None for single models.
-
-    `has_default` says whether the default strategy has a larger share of alpha.
-    """
+def _adjusted(answers: Sequence[_Answers], p_values: Sequence[float]) -> list[float | None]:
+    """The p-values after correction; see :func:`compare_strategies`. None for single models."""
+    families: dict[object, dict[object, list[int]]] = {}
+    for n, each in enumerate(answers):
+        if not isinstance(each.strategy, Single):
+            # What gives the same answers on all questions that judge, also of dev, is one hypothesis.
+            alike = n if each.is_written else (each.held_out.takes, each.takes, each.differences.tobytes())
+            family = families.setdefault((each.strategy.KIND == ADVICE, each.is_written), {})
+            family.setdefault(alike, []).append(n)
     adjusted: list[float | None] = [None] * len(answers)
-    anew = [n for n, each in enumerate(answers) if each.differences is None]
-    others = [n for n, each in enumerate(answers) if n not in anew and not isinstance(each.strategy, Single)]
-    default = largest_default([each.strategy for each in answers]) if has_default else None
-    first = [n for n in others if answers[n].strategy == default]
-    rest: dict[object, list[int]] = {}
-    for n in others:
-        if n not in first:
-            rest.setdefault(_judged(answers[n]), []).append(n)
-    family = holm([max(p_values[n] for n in same) for same in rest.values()])
-    for n, value in zip(anew, holm([p_values[n] for n in anew]), strict=True):
-        adjusted[n] = value
-    # The largest p of all intersections of hypotheses: with the default one, each part has its share of alpha.
-    own = max((p_values[n] for n in first), default=1.0)
-    for same, corrected in zip(rest.values(), family, strict=True):
-        shared = min(own / DEFAULT_SHARE, corrected / (1 - DEFAULT_SHARE)) if first else 0.0
-        for n in same:
-            adjusted[n] = min(1.0, max(corrected, shared))
-    for n in first:
-        largest = max(family, default=0.0)
-        adjusted[n] = min(1.0, max(own, min(own / DEFAULT_SHARE, largest / (1 - DEFAULT_SHARE))))
+    for hypotheses in families.values():
+        corrected = holm([max(p_values[n] for n in same) for same in hypotheses.values()])
+        for same, value in zip(hypotheses.values(), corrected, strict=True):
+            for n in same:
+                adjusted[n] = value
     return adjusted
-
-
-def _judged(answered: _Answers) -> object:
-    """What judges a strategy. It is one hypothesis with others only if it is the same on all questions, also of dev."""
-    differences = None if answered.differences is None else answered.differences.tobytes()
-    return answered.held_out.takes, answered.takes, differences
 
 
 def _expected(
@@ -532,6 +461,7 @@ def _expected(
         low = high = 0.0
     most = high if ceiling is None else ceiling.points_ci[1]
     return {
+        "probability": None if isinstance(strategy, Single) else expected.probability,
         "predicted_gain": None if predicted is None else predicted.points,
         "predicted_gain_ci": None if predicted is None else predicted.interval(),
         "expected_gain": expected.points,
@@ -557,9 +487,9 @@ def _result(
         accuracy_ci=accuracy_interval(profile, seed=seed),
         measured_gain=gain.points,
         measured_gain_ci=gain.interval(),
-        cross_fitted=answered.differences is not None,
+        cross_fitted=not answered.is_written,
+        error_of_folds=gain.of_folds if gain.of_folds else None,
         questions=gain.questions,
-        answered=gain.answered,
         p_no_gain=gain.p_no_gain,
         best_single_model=best,
         best_single_accuracy=held_out.profiles[best].accuracy,

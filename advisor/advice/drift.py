@@ -26,8 +26,7 @@ from typing import NamedTuple
 from scipy import stats
 
 from advisor.advice.gain import Gain, cross_fitted_gain
-from advisor.advice.sequential import MOST_NEEDED
-from advisor.records import ALPHA, Verdict
+from advisor.records import ALPHA, MOST_NEEDED, Verdict
 from advisor.statistics import Floats, Interval
 
 LARGE_LOSS = 10.0
@@ -53,7 +52,7 @@ def paired_gain(strategy: Floats, single: Floats, clusters: Sequence[str] | None
     """The gain of a strategy over one model that was named before the questions were asked.
 
     Both answered all questions, and no luck of these questions chose the model. So this is the plain mean of the
-    differences, with Student's t, which :func:`advisor.advice.gain.estimate_gain` would smooth.
+    differences, with Student's t.
     """
     return cross_fitted_gain((strategy - single)[None], clusters)
 

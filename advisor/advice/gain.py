@@ -1,14 +1,7 @@
-"""The gain of a strategy over the best single model, estimated from all answers that are stored.
+"""The gain of a strategy over the best single model, and what it can gain at most.
 
-The single models answered the dev questions and the held-out ones; a set that decodes together often answered the
-held-out ones only. Which of the models are right on a question (its pattern) says much about whether the set is right.
-So the shares of the patterns come from all questions, and the strategy's rate of right answers within a pattern from
-those that it answered: double sampling for post-stratification (Cochran 1977, Sampling Techniques, section 12.2).
-Graded scores have no patterns; a linear regression on the models' scores takes their place.
-
-The variance is that of the estimate's influence function, summed over clusters of questions if there are any.
-
-Strategies whose answers to all questions are known need no patterns: :func:`cross_fitted_gain`.
+Strategies that take a reply of their members are cross-fitted: all questions choose them and all judge them, each fold
+by what the others chose. What writes new texts is compared pair by pair on the questions that it answered.
 """
 
 from __future__ import annotations
@@ -16,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -26,18 +18,13 @@ from scipy import special
 from advisor.records import ALPHA, FIGURE_ALPHA, Answer, Profile
 from advisor.run.figures import RIGHT
 from advisor.run.result import OracleGain
-from advisor.statistics import Floats, Interval, Labels, cluster_totals, folds_of, is_binary, scores
+from advisor.statistics import Floats, Interval, Labels, cluster_totals, folds_of, scores
 from advisor.strategies import kinds
 from advisor.strategies.replay import replay
 from advisor.strategies.strategy import AnsweredSplit, Choice, Replay, Single, Strategy, TrainingData
 from advisor.tasks.task import clusters_of
 
-MOST_IN_PATTERN = 5
-"""Models whose answers make a pattern: with more than 2**5 patterns, many would have few questions."""
-_PRIOR = 1.0
-"""Questions that each pattern has before the strategy answers any: their score is the mean of its models."""
 _OF_CHOICE = 3.0
-_DRAWS = 400  # for the correction for hindsight, whose own error is then a tenth of a standard error at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,120 +32,44 @@ class Gain:
     """A strategy's gain over the best single model, in points.
 
     Attributes:
-        points: The estimate, corrected for hindsight: the best accuracy of a sample overstates the best true one.
-            If models are tied, a bootstrap finds about half of that; the rest makes the gain look smaller.
-        observed: The same without this correction. The test of no gain uses it, so that it is valid if models are tied.
-        error: The standard error of both.
+        points: The estimate.
+        error: Its standard error.
         freedom: Degrees of freedom of Student's t distribution, at least 1.
-        questions: Questions that the single models answered.
-        answered: Those that the strategy answered, too.
-        share: The share of the squared error that only more answers of the strategy make smaller, 0 to 1; the rest
-            depends on the number of all questions.
-        stretch: Factor of the interval's width, at least 1: above 1 if the data was looked at before, so that the
-            intervals of all looks together have their confidence (Jennison and Turnbull 1989, JRSS B 51(3)).
+        questions: Questions that it comes from.
+        of_folds: The part of the error that other folds of cross-fitting would change.
     """
 
     points: float
-    observed: float
     error: float
     freedom: float
     questions: int
-    answered: int
-    share: float = 1.0
-    stretch: float = 1.0
+    of_folds: float = 0.0
 
     @property
     def p_no_gain(self) -> float:
         """One-sided p-value of no gain."""
-        return float(special.stdtr(self.freedom, -self.observed / self.error))
+        return float(special.stdtr(self.freedom, -self.points / self.error))
 
     @property
     def p_no_loss(self) -> float:
         """One-sided p-value of no loss."""
-        return float(special.stdtr(self.freedom, self._at_most / self.error))
+        return float(special.stdtr(self.freedom, self.points / self.error))
 
     @property
-    def _at_most(self) -> float:
-        """The gain with three times the correction, for the test of no loss: a bootstrap finds too little.
-
-        With once the correction, a loss is shown in up to 9% of cases where models are tied and nothing is lost.
-        """
-        return self.points + 2 * (self.points - self.observed)
+    def probability(self) -> float:
+        """The probability that the true gain is above 0, where nothing is known of it but this estimate."""
+        return self.p_no_loss
 
     def interval(self, alpha: float = ALPHA) -> Interval:
         """The interval of the gain. Each end is a one-sided limit, so its confidence is 1 - 2 * alpha.
 
-        It lies above 0 exactly if `p_no_gain` is at most `alpha`, and below 0 exactly if `p_no_loss` is; if the data
-        was looked at before, exactly if the p-value that is corrected for that is.
+        It lies above 0 exactly if `p_no_gain` is at most `alpha`, and below 0 exactly if `p_no_loss` is.
         """
-        half = float(special.stdtrit(self.freedom, 1 - alpha)) * self.error * self.stretch
-        return max(-100.0, self.observed - half), min(100.0, self._at_most + half)
+        half = float(special.stdtrit(self.freedom, 1 - alpha)) * self.error
+        return max(-100.0, self.points - half), min(100.0, self.points + half)
 
 
-def estimate_gain(
-    singles: Floats,
-    strategy: Floats,
-    answered: NDArray[np.bool_],
-    clusters: Labels | None = None,
-    members: int | None = None,
-    passed_over: Floats | None = None,
-) -> Gain:
-    """Estimate the gain of a strategy.
-
-    Args:
-        singles: Scores of the single models, models by questions, 0 to 1; the strategy's members first.
-        strategy: The strategy's scores on the questions that it answered, in their order.
-        answered: Whether the strategy answered each question; at least one.
-        clusters: What each question shares with others, for example a passage; None if they are independent.
-        members: How many of the single models the strategy has; all without.
-        passed_over: Scores of the candidates that could have been members but were less accurate on dev, models by dev
-            questions, which are the first ones of `singles`. Without them the members count as fixed before: where
-            they were chosen by luck, their dev answers then overstate the gain. A limit of the gap passes over one
-            candidate more: the most accurate model's scores minus the limit.
-    """
-    n = singles.shape[1]
-    best = int(singles.mean(axis=1).round(9).argmax())
-    numbers = np.arange(n) if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1]
-    fit = _fit_patterns if is_binary(singles) and is_binary(strategy) else _fit_line
-    predicted, weights, within = fit(singles, strategy, answered)
-    differences = predicted - singles[best]
-    observed = float(differences.mean())
-    spread, freedom, design = float(((differences - observed) ** 2).mean()), len(strategy) - 1.0, 1.0
-    if clusters is not None:
-        influence = (differences - observed) / n
-        influence[answered] += weights * (strategy - predicted[answered])
-        sums = np.bincount(numbers, weights=influence)
-        # The rates have as many degrees of freedom as clusters that the strategy answered, the shares as all clusters.
-        own, every = max(len(np.unique(numbers[answered])), 2), max(len(sums), 2)
-        share = within / max(within + spread / n, 1e-12)
-        ratio = float(sums @ sums) / max(float(influence @ influence), 1e-12)
-        design = max(ratio * own / (own - 1), 1.0)
-        # Satterthwaite's; the clusters of both are the same in part, so it may not exceed theirs.
-        freedom = min(1 / (share**2 / (own - 1) + (1 - share) ** 2 / (every - 1)), every - 1.0)
-    between = design * spread / n
-    if passed_over is not None and passed_over.size > 0 and passed_over.shape[1] < n:
-        limit = _limit_of_choice(singles[:members], passed_over, differences)
-        observed, between = _carved(observed, design * spread, limit, passed_over.shape[1], n)
-    # A known answer counts as it is. A rate, which stands for the others, is drawn towards the models' mean.
-    observed += float((strategy - predicted[answered]).sum()) / n
-    # One question more on each side keeps the variance above 0 if no answer changed.
-    variance = between + design * (within + 1 / n**2)
-    return Gain(
-        points=100 * (observed + _hindsight(singles, numbers)),
-        observed=100 * observed,
-        error=100 * math.sqrt(variance),
-        freedom=max(freedom, 1.0),
-        questions=n,
-        answered=len(strategy),
-        share=design * within / variance,
-    )
-
-
-def cross_fitted_gain(
-    differences: Floats,
-    clusters: Labels | None = None,
-    choices: Sequence[tuple[Floats, Floats]] = (),
-) -> Gain:
+def cross_fitted_gain(differences: Floats, clusters: Labels | None = None) -> Gain:
     """The gain of a strategy whose answer to each question was chosen by other questions.
 
     It is the mean difference. Its variance is that of a mean over clusters, and three times the variance that comes
@@ -171,10 +82,6 @@ def cross_fitted_gain(
         differences: The strategy's score minus that of the best single model of the questions that chose, -1 to 1,
             repeats by questions. One repeat for what was named before.
         clusters: What each question shares with others; None if they are independent.
-        choices: What was chosen once for all folds: the scores of the chosen, models by questions, and the scores at
-            which they would not have been, on the questions that chose, which are the first ones, or all. As in
-            :func:`estimate_gain`, the luck of a close choice is corrected. If all chose, half of them count as those
-            that did: in simulations that leaves no bias (``false_ensemble_limited``).
     """
     repeats, n = differences.shape
     means = differences.mean(axis=0)
@@ -186,105 +93,14 @@ def cross_fitted_gain(
     squares = float(((totals - sizes * observed) ** 2).sum()) * count / max(count - 1, 1) + 2
     if repeats > 1:
         squares += _OF_CHOICE * float(cluster_totals(differences.T, labels)[0].var(axis=1, ddof=1).sum())
-    variance = squares / n**2
-    for members, passed_over in choices:
-        limit, chose = _limit_of_choice(members, passed_over, means), passed_over.shape[1]
-        observed, variance = _carved(observed, n * variance, limit, chose if chose < n else n // 2, n)
-    return Gain(100 * observed, 100 * observed, 100 * math.sqrt(variance), max(count - 1.0, 1.0), n, n)
+    error = 100 * math.sqrt(squares) / n
+    return Gain(100 * observed, error, max(count - 1.0, 1.0), n, error_of_folds(differences))
 
 
-def _fit_patterns(singles: Floats, strategy: Floats, answered: NDArray[np.bool_]) -> tuple[Floats, Floats, float]:
-    """The strategy's rate in each question's pattern, the weight of each of its answers, and the rates' variance."""
-    members = singles[:MOST_IN_PATTERN].astype(np.int64)
-    places = np.arange(len(members))[:, None]
-    size = 1 << len(members)
-    patterns = (members << places).sum(axis=0)
-    own = patterns[answered]
-    seen = np.bincount(own, minlength=size) + _PRIOR
-    right = (np.arange(size) >> places & 1).sum(axis=0)
-    # Between 0 and 1, so that no pattern is certain.
-    prior = (right + 0.5) / (len(members) + 1)
-    rates = (np.bincount(own, weights=strategy, minlength=size) + _PRIOR * prior) / seen
-    shares = np.bincount(patterns, minlength=size) / len(patterns)
-    within = float((shares**2 * rates * (1 - rates) / seen).sum())
-    return rates[patterns], (shares / seen)[own], within
-
-
-def _fit_line(singles: Floats, strategy: Floats, answered: NDArray[np.bool_]) -> tuple[Floats, Floats, float]:
-    """The strategy's score as a linear function of the models' scores; the rest as :func:`_fit_patterns`."""
-    everything = np.column_stack([np.ones(singles.shape[1]), singles[:MOST_IN_PATTERN].T])
-    own, count = everything[answered], len(strategy)
-    # Least squares of the smallest norm: two models with equal scores do no harm.
-    slopes = np.linalg.lstsq(own, strategy, rcond=None)[0]
-    residuals = strategy - own @ slopes
-    freedom = max(count - everything.shape[1], 1)
-    return everything @ slopes, np.full(count, 1 / count), float(residuals @ residuals) / (freedom * count)
-
-
-def _limit_of_choice(members: Floats, passed_over: Floats, differences: Floats) -> float:
-    """The mean difference on dev below which the rules would have chosen another member; -inf if it does not matter.
-
-    A choice compares mean scores on dev. With all that is independent of the mean difference held fixed, each
-    comparison has one value of the mean difference at which it is a tie (Lee et al. 2016, Annals of Statistics 44).
-    """
-    own = differences[: passed_over.shape[1]]
-    mean = float(own.mean())
-    leads = (members[:, None, : len(own)] - passed_over).reshape(-1, len(own))
-    slopes = leads @ (own - mean)
-    helps = slopes > 1e-9
-    drops = np.maximum(leads.mean(axis=1)[helps], 0.0) / slopes[helps] * float(((own - mean) ** 2).sum())
-    return mean - float(drops.min(initial=math.inf))
-
-
-def _carved(observed: float, spread: float, limit: float, dev: int, n: int) -> tuple[float, float]:
-    """The mean difference given that its part on dev is above a limit, and the variance.
-
-    It is what the held-out questions are expected to say, given all questions (Cohen and Sackrowitz 1989, Statistics
-    and Probability Letters 8): unbiased. Where the choice was not close, all questions count in full; where it was a
-    tie, little more than the held-out ones.
-    """
-    ratio = dev / (n - dev)
-    # The error of the mean on dev, given the mean of all questions.
-    error = math.sqrt(spread * (1 / dev - 1 / n))
-    if error == 0 or limit == -math.inf:
-        return observed, spread / n
-    distance = (observed - limit) / error
-    corrected = observed - ratio * error * _mills(distance)
-    # Where luck is large the choice seems clear, so the variance is that of a choice one standard error closer.
-    distance -= 1
-    mills = _mills(distance)
-    shrunk = max(1 - distance * mills - mills**2, 0.0)
-    return corrected, spread / (n - dev) - ratio**2 * error**2 * shrunk
-
-
-def _mills(distance: float) -> float:
-    """The mean of a standard normal number above minus the distance."""
-    return math.exp(-(distance**2) / 2 - float(special.log_ndtr(distance))) / math.sqrt(2 * math.pi)
-
-
-def _hindsight(singles: Floats, clusters: NDArray[np.intp]) -> float:
-    """How much the best accuracy of the sample overstates the best true accuracy: a parametric bootstrap."""
-    if len(singles) < 2:
-        return 0.0
-    means = singles.mean(axis=1)
-    totals = np.stack([np.bincount(clusters, weights=own) for own in singles - means[:, None]])
-    # A root of the covariance of the means. Its rows for clusters would be many more than models.
-    values, vectors = np.linalg.eigh(totals @ totals.T / singles.shape[1] ** 2)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    changes = _normal(len(means)) @ root.T
-    return float((means + changes).max(axis=1).mean() - means.max())
-
-
-@cache
-def _normal(models: int) -> Floats:
-    """Normal numbers and their mirror images, draws by models: the same ones always, so an estimate does not vary."""
-    draws = np.random.default_rng(0).standard_normal((_DRAWS, models))
-    # The mean of each draw and its mirror image is unbiased with fewer draws.
-    return np.concatenate([draws, -draws])
-
-
-FEWEST_QUESTIONS = 30
-"""Of a group that gets a ceiling: with fewer, the limit is above ten points even if no question is left."""
+def error_of_folds(differences: Floats) -> float:
+    """The part of the standard error of a cross-fitted gain that other folds would change, in points."""
+    repeats = len(differences)
+    return 100 * float(differences.mean(axis=1).std(ddof=1)) / math.sqrt(repeats) if repeats > 1 else 0.0
 
 
 def ceiling_of(scores: Floats, members: Sequence[int], clusters: Labels | None = None) -> OracleGain:
@@ -336,10 +152,12 @@ def _questions_that_count(values: Floats, clusters: Labels | None) -> float:
 
 
 _FOLDS = 5
-_REPEATS = 4
+_REPEATS = 10
 _FEWEST_REPEATS = 2  # their differences tell how much the choice depends on the questions
 _MOST_ANSWERS = 4000
 """Questions times repeats: with many questions, other folds hardly choose otherwise."""
+_SMALL_ERROR = 0.1
+"""Points: if other folds would change no gain by more, there are no more repeats."""
 
 
 class CrossFitted(NamedTuple):
@@ -386,6 +204,10 @@ def cross_fit(
         return None if found is None else found.part(places)
 
     for repeat, folds in enumerate(repeats):
+        done = [each[:repeat] for each in differences.values()]
+        if repeat >= _FEWEST_REPEATS and all(error_of_folds(each) < _SMALL_ERROR for each in done):
+            differences = {each: own[:repeat] for each, own in differences.items()}
+            break
         for fold in range(int(folds.max()) + 1):
             places = np.flatnonzero(folds == fold).tolist()
             given = teach(questions.part(np.flatnonzero(folds != fold).tolist()))

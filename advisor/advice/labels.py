@@ -128,7 +128,7 @@ def gain_by_labels(
     spread = (float(((own - mean) ** 2).sum()) + 2) / max(count - 1, 1)
     variance = share**2 * spread / count + share * (1 - share) * mean**2 / n
     points = 100 * share * mean
-    return Gain(points, points, 100 * math.sqrt(variance), max(count - 1.0, 1.0), n, count)
+    return Gain(points, 100 * math.sqrt(variance), max(count - 1.0, 1.0), n)
 
 
 def accuracy_by_labels(differing: Floats, sample: Floats, n: int) -> tuple[float, Interval] | None:

@@ -1,16 +1,14 @@
-"""The gain that a set promises before it answers any question, from the answers that its members gave alone.
+"""The gain that is expected before anything is measured, from what others gained.
 
-Three kinds of sets have three models, each with few coefficients (prediction.json; ``python -m
-benchmarks.studies.prediction`` fits them: votes and routers on pools of real models, sets that decode on the zoo of
-small models and on real models):
+Three kinds of strategies have few coefficients each (prediction.json; ``python -m benchmarks.studies.prediction`` fits
+them: votes and routers on pools of real models, sets that decode on the zoo of small models and on real models):
 
     decode   The set decodes together. Its accuracy lies between that of a vote among its members and that of an oracle,
              which always takes the best answer of any member. The gain is linear in the mean of the two.
-    vote     Its members vote. The gain is linear in the gaps of the other members to the best one. The measured gain,
-             which is known without another response, then updates it by Bayes' rule: the more questions, the more it
-             counts.
-    route    A router sends each question to one of its members. The gain is that of routers in the pools, which mostly
-             lose, and is updated likewise.
+    vote     Members vote. The gain is that of learned votes in the pools, as a difference of log-odds: where nearly all
+             answers are right, or wrong, there is less to gain. The measured gain then updates it by Bayes' rule: the
+             more questions, the more it counts.
+    route    A router sends each group of questions to one model: likewise.
 
 A vote of three, question by question; of several answers with the most votes, each has the same probability:
 
@@ -29,7 +27,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +60,11 @@ class Prediction:
         """That of a set, from its figures."""
         low, high = promise.predicted_gain_ci or (0.0, 0.0)
         return cls((low + high) / 2, (high - low) / 2 / z_value(ALPHA))
+
+    @property
+    def probability(self) -> float:
+        """The probability that the true gain is above 0."""
+        return float(stats.norm.cdf(self.points / self.deviation))
 
     def interval(self, alpha: float = ALPHA) -> Interval:
         """Its interval; the true gain is beyond each end with the probability `alpha`, between 0 and 0.5."""
@@ -106,21 +109,6 @@ class Predictor:
         values = slope * (promise - right[0]) + right[0] - self._right[self._best]
         mean, error = _mean(values)
         return Prediction(fitted["intercept"] + mean, math.hypot(fitted["deviation"], error))
-
-    def vote_before(self, models: Sequence[str]) -> Prediction:
-        """The gain of a vote among 3 to 5 models by their gaps alone, before anything is known of their agreement."""
-        rows = self._ordered(models)
-        fitted = self._coefficients["vote"]
-        points = fitted["intercept"] + float(np.dot(gaps_of(100 * self._means[rows]), fitted["slopes"]))
-        behind, error = _mean(self._right[rows[0]] - self._right[self._best])
-        return Prediction(points + behind, math.hypot(fitted["deviation"], error))
-
-    def routed(self, models: Sequence[str]) -> Prediction:
-        """The gain of a router among some models, before anything is known of its routes."""
-        fitted = self._coefficients["route"]
-        first = self._ordered(models)[0]
-        behind, error = _mean(self._right[first] - self._right[self._best])
-        return Prediction(fitted["intercept"] + behind, math.hypot(fitted["deviation"], error))
 
     def shares(self, models: Sequence[str]) -> tuple[float, float]:
         """The accuracy of a vote that shares ties, and that of an oracle, in points."""
@@ -193,10 +181,13 @@ def other_set_note(sets: Sequence[PredictedFigures]) -> str | None:
     )
 
 
-def gaps_of(accuracies: Sequence[float] | Floats) -> tuple[float, float]:
-    """What predicts a vote: the gap of the second member to the first, and the mean gap of the others, in points."""
-    gaps = accuracies[0] - np.asarray(accuracies, dtype=np.float64)
-    return float(gaps[1]), float(gaps[2:].mean())
+def gain_of_others(
+    kind: Literal["vote", "route"], accuracy: float, coefficients: Mapping[str, Any] | None = None
+) -> Prediction:
+    """The gain of votes or routers in pools of real models, at an accuracy in points between 0 and 100."""
+    fitted = (read_coefficients() if coefficients is None else coefficients)[kind]
+    scale = accuracy * (100 - accuracy) / 100
+    return Prediction(scale * fitted["log_odds"], scale * fitted["deviation"])
 
 
 @cache

@@ -1,7 +1,7 @@
-"""The recommendation, in words: the strategy that is expected to gain most after its cost.
+"""The recommendation, and the verdict on the set that decodes together, in words.
 
-What is recommended and what is shown are two things: a strategy can be the best choice although the test cannot exclude
-chance. :mod:`advisor.advice.recommendation` says what is shown about the set that decodes together.
+What is recommended and what is shown are two things: a strategy can be the best choice although a test cannot exclude
+chance.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 from advisor.advice.comparison import Compared, StrategyResult
 from advisor.advice.predict import real_sets
-from advisor.advice.sequential import MOST_NEEDED, questions_range
+from advisor.advice.sequential import questions_range
 from advisor.records import (
+    ALPHA,
     CONFIDENCE,
     FIGURE_ALPHA,
     FIGURE_CONFIDENCE,
+    MOST_NEEDED,
     TOLERANCE,
     Limits,
     Profile,
@@ -28,7 +30,8 @@ from advisor.records import (
     within,
 )
 from advisor.run.result import AdviceSection, RecommendedStrategy, StrategyFigures
-from advisor.statistics import Interval, paired_intervals
+from advisor.statistics import Interval, paired_intervals, z_value
+from advisor.strategies import ADVICE, DEFAULT
 from ensemble.common.text import LARGE_RATIO, counted, interval_name, p_value, percent, price
 from ensemble.errors import InputError
 
@@ -44,30 +47,39 @@ the price of the single model the strategy costs."""
 
 
 def recommend(compared: Compared, rules: Limits = Limits()) -> RecommendedStrategy | None:
-    """Recommend the strategy that is expected to gain most after its cost; None if there is no strategy.
+    """Recommend a strategy; None where no strategy was compared.
 
-    From the expected gain of a strategy that is not a single model, what its cost must gain is taken away:
-    :data:`LEAST_PER_CALL` for each call, or multiple of the single model's price, or ``min_gain``. The best single
-    model stays unless another strategy is left with a gain, and not by the prediction alone: the measured gain must be
-    more than one question, which would be luck too often. A strategy with a shown loss is not recommended, a router
-    also if the loss is in one of its groups, and neither is one that costs no less than another one that gains as much.
-    With ``within`` the cheapest strategy takes its place that is expected to gain at most so many points less: by
-    price, or by calls where a price is not known. With ``budget`` strategies that cost more are left out; if all do,
-    the cheapest is recommended, and it is an error if no price is known.
+    Where answers can be counted, the learned vote is the advice, or the plain one if it learned no other: to choose
+    among several strategies gains nothing on real pools. It stays unless its expected gain is 0 or less, or its
+    measured gain, after what its cost must gain, is a loss of more than one standard error; then it is the best single
+    model. A cost must gain :data:`LEAST_PER_CALL` for each call, or multiple of the single model's price; with
+    ``min_gain`` the expected gain must be at least so large instead. A set that decodes together or a fusion takes
+    its place where it gained more on the held-out questions, after its cost, and is expected to.
+
+    Where answers cannot be counted, or with ``budget`` or ``within``, all strategies compete by their expected gain
+    after their cost. A router with a shown loss in one of its groups is not recommended, and neither is a strategy that
+    costs no less than another one that gains as much. With ``within`` the cheapest strategy takes the place of the best
+    that is expected to gain at most so many points less: by price, or by calls where a price is not known. With
+    ``budget`` strategies that cost more are left out; if all do, the cheapest is recommended, and it is an error if no
+    price is known.
     """
     if not compared.results:
         return None
     results = [each.figures for each in compared.results]
     if rules.budget is not None:
         results = _affordable(results, rules.budget)
+    elif rules.within is None:
+        results = _offered(results, compared)
     base = max((each for each in results if each.is_single), key=_rounded_gain, default=None)
     able = [each for each in results if each.is_single or _pays(each, base, rules.min_gain)] or results
     left = [each for each in able if not any(_dominates(other, each) for other in able)]
+    if any(_is_vote(each) for each in left):
+        left = [each for each in left if not each.is_single]
     # The results are in order, and `max` takes the first of several largest values.
     best = max(left, key=lambda each: _worth(each, base, rules.min_gain))
     if rules.within is not None:
         near = _expected(best) - rules.within
-        cheapest = _cheapest([each for each in results if each.shown != "no" or each is best], near)
+        cheapest = _cheapest(results, near)
         if cheapest is not best:
             text = (
                 f"{cheapest.key.describe()}: it is the cheapest strategy at most {rules.within:g} points below "
@@ -76,7 +88,23 @@ def recommend(compared: Compared, rules: Limits = Limits()) -> RecommendedStrate
             )
             return _recommended(cheapest, compared, near, text)
     least = (rules.min_gain or 0.0) if best.is_single else _least_gain(best, base, rules.min_gain)
-    return _recommended(best, compared, least, _text(best, base, compared, rules))
+    return _recommended(best, compared, least, _text(best, base, results, compared, rules))
+
+
+def _offered(results: Sequence[StrategyFigures], compared: Compared) -> list[StrategyFigures]:
+    """What can be the advice: where answers are counted, a vote, single models, and what writes new texts."""
+    votes = [each for each in results if _is_vote(each)]
+    learned = next((each.same_as for each in compared.not_compared if each.strategy == ADVICE), None)
+    if not votes and learned is None:
+        return list(results)
+    if learned == DEFAULT:
+        plain = [each for each in results if each.strategy == DEFAULT]
+        votes = sorted(plain, key=lambda each: -len(each.members))[:1]
+    return [each for each in results if each in votes or each.is_single or _writes(each)]
+
+
+def _is_vote(result: StrategyFigures) -> bool:
+    return result.strategy == ADVICE
 
 
 def _recommended(best: StrategyFigures, compared: Compared, min_gain: float, text: str) -> RecommendedStrategy:
@@ -94,10 +122,6 @@ def _expected(result: StrategyFigures) -> float:
     return result.expected_gain or 0.0
 
 
-def _measured(result: StrategyFigures) -> float:
-    return result.measured_gain or 0.0
-
-
 def _calls(result: StrategyFigures) -> float:
     return result.calls_per_question or 0.0
 
@@ -108,9 +132,18 @@ def _rounded_gain(result: StrategyFigures) -> float:
 
 
 def _worth(result: StrategyFigures, base: StrategyFigures | None, min_gain: float | None) -> float:
-    """The expected gain less what the strategy's cost must gain; of a single model, nothing is taken away."""
+    """What a strategy gains less what its cost must gain; of a single model, nothing is taken away."""
     cost = 0.0 if result.is_single else _least_gain(result, base, min_gain)
-    return round(_expected(result) - cost, 9)
+    return round(_counted(result) - cost, 9)
+
+
+def _counted(result: StrategyFigures) -> float:
+    """The expected gain; of what writes new texts, not more than it gained on the held-out questions."""
+    return min(_expected(result), result.measured_gain or 0.0) if _writes(result) else _expected(result)
+
+
+def _writes(result: StrategyFigures) -> bool:
+    return result.is_decoded or result.key.author is not None
 
 
 def _affordable(results: Sequence[StrategyFigures], budget: float) -> list[StrategyFigures]:
@@ -153,18 +186,16 @@ def _least_gain(result: StrategyFigures, base: StrategyFigures | None, min_gain:
 
 
 def _pays(result: StrategyFigures, base: StrategyFigures | None, min_gain: float | None) -> bool:
-    """Whether a strategy gains something, is expected to gain enough, and has no shown loss in a group it routes."""
+    """Whether a strategy gains something that is worth its cost, and has no shown loss in a group that it routes."""
     # Gains are over the best single model. If that one is too expensive, a loss against it may still be the best.
-    expected, measured = (0.0, 0.0) if base is None else (_expected(base), _measured(base))
-    is_loss = result.shown == "no" and expected >= 0
+    expected, measured = (0.0, 0.0) if base is None else (_expected(base), base.measured_gain or 0.0)
+    gain, least = _counted(result) - expected, _least_gain(result, base, min_gain)
     routes_badly = bool(result.key.groups) and any(group.shown == "no" for group in result.groups or ())
-    is_enough = _expected(result) - expected >= _least_gain(result, base, min_gain) - TOLERANCE
-    return is_enough and _is_measured(result, measured) and not is_loss and not routes_badly
-
-
-def _is_measured(result: StrategyFigures, over: float = 0.0) -> bool:
-    """Whether the measured gain is more than this, and by more than one question of those that tell it."""
-    return (_measured(result) - over) * (result.questions or 0) / 100 > 1 + TOLERANCE
+    if _is_vote(result) and min_gain is None and result.measured_gain_ci is not None:
+        low, high = result.measured_gain_ci
+        error = (high - low) / 2 / z_value(ALPHA)
+        return gain > TOLERANCE and (result.measured_gain or 0.0) - measured - least >= -error
+    return gain >= least - TOLERANCE and not routes_badly
 
 
 def _dominates(one: StrategyFigures, other: StrategyFigures) -> bool:
@@ -184,15 +215,21 @@ def describe_gain(points: float, interval: Interval | None) -> str:
     return f"{signed(points)} points ({interval_name(CONFIDENCE)} {' to '.join(map(signed, interval or ()))})"
 
 
-def _text(best: StrategyFigures, base: StrategyFigures | None, compared: Compared, rules: Limits) -> str:
-    results = [each.figures for each in compared.results]
+def _text(
+    best: StrategyFigures,
+    base: StrategyFigures | None,
+    results: Sequence[StrategyFigures],
+    compared: Compared,
+    rules: Limits,
+) -> str:
     ceiling, min_gain = compared.ceiling, rules.min_gain
-    end = _other_best(best, base, results, rules) + few_questions(best.n)
+    end = few_questions(best.n)
     if not _is_within(best, rules.budget):
         return (
             f"{best.key.describe()}: no strategy costs at most {price(rules.budget)} for 1,000 questions. This is "
-            f"the cheapest one ({price(best.price_per_1000)}).{few_questions(best.n)}"
+            f"the cheapest one ({price(best.price_per_1000)}).{end}"
         )
+    end = _other_best(best, results, rules) + end
     # A single model has no gain to speak of: it is the baseline, or worse.
     if best.is_single:
         within = "" if rules.budget is None else " within the budget"
@@ -213,18 +250,8 @@ def _text(best: StrategyFigures, base: StrategyFigures | None, compared: Compare
         elif min_gain is None and max(_expected(each) for each in others) > 0:
             unit = "call of a question" if best.price_per_1000 is None else "multiple of its price"
             enough = f"at least {LEAST_PER_CALL:g} points for each {unit} (--min-gain)"
-        hopeful = next((each for each in others if _expected(each) > 0 and not _is_measured(each)), None)
-        if hopeful is not None and _expected(hopeful) >= _least_gain(hopeful, base, min_gain) - TOLERANCE:
-            gained = _measured(hopeful)
-            why = f"this is no more than one of {(hopeful.questions or 0):,} questions"
-            if gained <= 0:
-                why = f"only by the prediction; the measured gain is {signed(gained)}"
-            return (
-                f"{best.key.describe()}: {hopeful.title} is expected to gain {_expected(hopeful):.1f} "
-                f"points, but {why}.{end}"
-            )
         return f"{best.key.describe()}: no other strategy{within} is expected to gain {enough}.{end}"
-    # What was measured, whether the test shows it, and what it costs are other fields, which have their own lines.
+    # What was measured, how sure it is, and what it costs are other fields, which have their own lines.
     expected = describe_gain(_expected(best), best.expected_gain_ci)
     return (
         f"{best.key.describe()}: over {best.best_single_model}, the best single model, the expected gain is "
@@ -232,9 +259,7 @@ def _text(best: StrategyFigures, base: StrategyFigures | None, compared: Compare
     )
 
 
-def _other_best(
-    best: StrategyFigures, base: StrategyFigures | None, results: Sequence[StrategyFigures], rules: Limits
-) -> str:
+def _other_best(best: StrategyFigures, results: Sequence[StrategyFigures], rules: Limits) -> str:
     """A sentence why the strategy with the most points is not recommended, with a space before it; empty if it is."""
     top = max(results, key=lambda each: each.accuracy or 0.0)
     points, own = f"{top.accuracy or 0:.1f}", f"{best.accuracy or 0:.1f}"
@@ -242,18 +267,14 @@ def _other_best(
         return ""
     if not _is_within(top, rules.budget):
         why = f"its price for 1,000 questions ({price(top.price_per_1000)}) is not within the budget"
-    elif top.is_single or _measured(top) <= 0:
+    elif top.is_single:
         why = "on all questions together it gains nothing"
-    elif not _is_measured(top):
-        why = "its measured gain is no more than one question"
+    elif _writes(top) and _counted(top) < _expected(top):
+        why = f"on the questions that judge it, it gains {signed(_counted(top))} points"
     elif _expected(top) < _expected(best):
         why = f"it is expected to gain less ({signed(_expected(top))} points)"
-    elif _expected(top) < _least_gain(top, base, rules.min_gain) - TOLERANCE:
-        why = f"its expected gain ({signed(_expected(top))} points) is too small for its cost"
-    elif not _pays(top, base, rules.min_gain):
-        why = "it is shown to lose in some of its groups"
     else:
-        why = f"its expected gain ({signed(_expected(top))} points) is not large enough for its higher cost"
+        why = f"its expected gain ({signed(_expected(top))} points) is not large enough for its cost"
     return f" {top.title} has more points on the held-out questions ({points} against {own}), but {why}."
 
 
@@ -286,15 +307,13 @@ def advise(selection: Selection, together: StrategyResult | None = None, *, on_l
             return AdviceSection(verdict="worse", text=_nothing_fits(selection))
         return AdviceSection(verdict="unclear", text=_not_verified(selection.selected, on_logs=on_logs))
     names, figures, single = join(together.strategy.members), _figures(together), together.figures.best_single_model
-    if together.figures.shown == "yes":
+    if together.shown == "yes":
         text = f"Decoded together, {names} are better than one model alone: {figures}"
         return AdviceSection(verdict="better", text=text)
-    if together.figures.shown == "no":
+    if together.shown == "no":
         text = f"Decoded together, {names} are worse than {single} alone: {figures}"
         return AdviceSection(verdict="worse", text=text)
-    # Dev questions that the set answered, too, are not held out.
-    others = together.gain.answered - together.figures.n
-    needed = questions_range(together.gain, others)
+    needed = questions_range(together.gain)
     text = f"Cannot tell whether {names}, decoded together, are better than {single} alone: {figures}"
     return AdviceSection(verdict="unclear", text=f"{text} {_more(needed)} {real_sets()}", questions_needed=needed)
 
@@ -391,7 +410,7 @@ def _figures(together: StrategyResult) -> str:
     n, alone = row.n, row.best_single_accuracy or 0.0
     ends = gain.interval()
     # The test has a correction, and this interval has none.
-    seems_shown = row.shown == "not_yet" and not ends[0] <= 0 <= ends[1]
+    seems_shown = together.shown == "not_yet" and not ends[0] <= 0 <= ends[1]
     notes = (" The interval has no correction, so it leaves out 0." if seems_shown else "") + few_questions(n)
     # Zero of n is hardly ever the models' skill: mostly the prompt or the metric does not fit the task.
     if accuracy == alone == 0:

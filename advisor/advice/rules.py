@@ -26,6 +26,7 @@ from advisor.records import (
     length_ratio,
     within,
 )
+from advisor.strategies.vote import without_near_copies
 from ensemble.common.text import LARGE_RATIO
 from ensemble.errors import InputError, UniteError
 
@@ -70,8 +71,12 @@ def select(
 
 
 def fitting_voters(profiles: Sequence[Profile], rules: Limits) -> tuple[str, ...]:
-    """The models of votes: the most accurate one and those close to it. Lengths do not matter."""
-    ranked = sorted(profiles, key=rank)
+    """The models of plain votes: the most accurate one and those close to it, near copies once, of any length."""
+    return close_voters(without_near_copies(sorted(profiles, key=rank)), rules)
+
+
+def close_voters(ranked: Sequence[Profile], rules: Limits) -> tuple[str, ...]:
+    """The same of models that are ranked, without near copies."""
     close = [each for each in ranked if gap(each.accuracy, ranked[0].accuracy) <= rules.vote_gap + TOLERANCE]
     return tuple(profile.model for profile in close[: rules.max_voters])
 

@@ -21,7 +21,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from advisor.advice.gain import Gain
-from advisor.records import ALPHA
+from advisor.records import ALPHA, MOST_NEEDED
 from advisor.run.result import InterimAnalysis
 from advisor.statistics import Floats, Interval
 from advisor.tasks.task import Task, sha256
@@ -41,8 +41,6 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
 _USUAL, _AROUND = 1.0, 4.0
 """Mean and deviation, in points, of the gains that sets of fitting models have, before any question is asked: somewhat
 wider than the pools in docs/pools.md, so that the data counts more."""
-MOST_NEEDED = 20_000
-"""Questions that a user can be asked for; a gain that needs more hardly pays."""
 _SHOWS = 0.8
 """The probability with which so many questions show a gain: the usual power of a planned test."""
 
@@ -55,12 +53,6 @@ def corrected_p(look: InterimAnalysis, p_value: float) -> float:
     """
     plan = look.plan[: look.plan.index(look.n) + 1]
     return min(1.0, tests_factor(look.test) * _alpha_at(p_value, plan, look.plan[-1]))
-
-
-def interval_stretch(look: InterimAnalysis, alpha: float, freedom: float) -> float:
-    """How much wider intervals at an analysis are than without other analyses and tests."""
-    limit = limits_of(look.plan, alpha / tests_factor(look.test))[look.plan.index(look.n)]
-    return float(stats.t.isf(limit, freedom) / stats.t.isf(alpha, freedom))
 
 
 def reuse_note(look: InterimAnalysis) -> str | None:
@@ -179,28 +171,26 @@ def look_until_sure(
     return tuple(looks)
 
 
-def questions_range(gain: Gain, others: int = 0) -> tuple[int, int | None] | None:
+def questions_range(gain: Gain) -> tuple[int, int | None] | None:
     """How many held-out questions, in all, would show the gain, if the test so far shows neither a gain nor a loss.
 
     The true gain is not known, so the answer is a range: from the numbers that its 90% and its 10% quantile need. They
     are quantiles of the distribution of the true gain, given the estimate and given that the test showed nothing.
     Without the second condition, the range would be wrong for large gains: those that the test missed had bad luck. So
-    the lowest may be below those that were asked. The highest is None above :data:`MOST_NEEDED`, because there may be
-    no gain, and both are if such a gain is unlikely. `others` are questions that the strategy answered and that are not
-    held out.
+    the lowest may be below those that were asked. The highest is None above 20,000, because there may be
+    no gain, and both are if such a gain is unlikely.
     """
     least, largest = _likely_gains(gain)
     low, high = (_questions_for(end, gain) for end in (largest, least))
-    return None if low is None else (max(low - others, 1), None if high is None else max(high - others, 1))
+    return None if low is None else (low, high)
 
 
 def _likely_gains(gain: Gain) -> Interval:
     """The 10% and the 90% quantile of the true gain, given the estimate and that the test shows nothing."""
     true = np.linspace(-30.0, 40.0, 1401)
     limit = float(stats.t.isf(ALPHA, gain.freedom))
-    shift = gain.points - gain.observed
     # How likely the test shows nothing: if that is rare, an estimate within its limits tells of bad luck.
-    nothing = stats.norm.cdf(limit + (shift - true) / gain.error) - stats.norm.cdf(-limit - true / gain.error)
+    nothing = stats.norm.cdf(limit - true / gain.error) - stats.norm.cdf(-limit - true / gain.error)
     chances = stats.norm.pdf((gain.points - true) / gain.error) * stats.norm.pdf((true - _USUAL) / _AROUND)
     summed = np.cumsum(chances / np.maximum(nothing, 1e-12))
     low, high = np.interp([0.1, 0.9], summed / summed[-1], true)
@@ -209,14 +199,11 @@ def _likely_gains(gain: Gain) -> Interval:
 
 def _questions_for(true: float, gain: Gain) -> int | None:
     """How many answers of the strategy show a true gain; None if more than 20,000, or if it is not above 0."""
-    alone = gain.questions - gain.answered
-    shift = gain.points - gain.observed
 
     def shows(n: int) -> bool:
-        more, all_more = n / gain.answered, (alone + n) / gain.questions
-        error = gain.error * math.sqrt(gain.share / more + (1 - gain.share) / all_more)
+        more = n / gain.questions
         limit = float(stats.t.isf(ALPHA, max(gain.freedom * more, 1.0)))
-        return true - shift / math.sqrt(all_more) >= (limit + float(stats.norm.isf(1 - _SHOWS))) * error
+        return true >= (limit + float(stats.norm.isf(1 - _SHOWS))) * gain.error / math.sqrt(more)
 
     if true <= 0 or not shows(MOST_NEEDED):
         return None

@@ -347,7 +347,7 @@ def _labels_used(chosen: _Chosen, labelled: list[OpenQuestion], n: int, results:
     tested = next(each for each in results if not each.figures.is_single)
     changed = ((tested.figures.gained or 0) + (tested.figures.lost or 0)) / count * differ / n
     needed = questions_needed(tested.gain.points, changed, ALPHA) if tested.gain.points > 0 and changed else None
-    if tested.figures.shown == "not_yet" and needed is not None:
+    if tested.shown == "not_yet" and needed is not None:
         more = max(0, math.ceil(needed * differ / n) - count)
         source = f", of them {differ - count:,} in this table" if count < differ else ""
         text += f" To show this gain with 80% probability, about {more:,} more labels are needed{source}."

@@ -390,7 +390,6 @@ def _with_recommendation(
             "warnings": tuple(each for each in warnings if each),
             "cut_off": cut_off,
             "ceiling": compared.ceiling,
-            "group_ceilings": compared.group_ceilings,
             "not_compared": compared.not_compared,
         }
     )

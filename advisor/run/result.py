@@ -214,13 +214,13 @@ class GainFigures(Schema):
     """the gain to expect in use: the measured one and the predicted one together, so it lies between them"""
     expected_gain_ci: Interval = None
     """its interval"""
+    error_of_folds: Figure = None
+    """the part of the measured gain's standard error that other folds would change, in points; null without folds"""
     cross_fitted: Flag | None = None
     """whether all these questions chose and judged it, each fold by what the others chose; else the dev questions chose
     it, and null where nothing was measured"""
     questions: Count | None = None
     """the dev and held-out questions of the estimate"""
-    answered: Count | None = None
-    """those of them that it answered"""
     gained: Count | None = None
     """number of questions on which it scores more than the best single model"""
     lost: Count | None = None
@@ -292,8 +292,8 @@ class StrategyFigures(GainFigures, Accuracy, StrategyKey, extra="allow"):
     """their split"""
     p_no_gain: Figure = None
     """one-sided p of no gain; null for a single model"""
-    shown: Shown | None = None
-    """whether the test shows the gain: `yes`, `not_yet`, or `no` if it shows a loss"""
+    probability: Share | None = None
+    """the probability that it is better than the best single model, by the expected gain; null for a single model"""
     groups: tuple[GroupFigures, ...] | None = None
     """the gain in each group of the questions, if there are several"""
     calls_per_question: Figure = None
@@ -338,8 +338,8 @@ class RecommendedStrategy(StrategyKey):
     """dollars of 1,000 questions; null if it is not known"""
     min_gain: Number = 0.0
     """points that it had to be expected to gain; for a single model those of the option, or 0"""
-    shown: Shown = "not_yet"
-    """whether the test shows the gain"""
+    probability: Share | None = None
+    """the probability that it is better than the best single model; null for a single model"""
     ceiling: OracleGain | None = None
     """what strategies of its members can gain at most; null for one model, and for a set that decodes together"""
     text: Line = ""
@@ -358,13 +358,6 @@ class OracleGain(Schema):
     """the share of questions on which no model is right, in points"""
     n: Count
     """the questions, dev and held-out together"""
-
-
-class GroupOracleGain(OracleGain):
-    """The ceiling in a group of at least 30 questions."""
-
-    group: Line
-    """the group"""
 
 
 Change = Literal["order", "set", "recommendation"]
@@ -430,8 +423,6 @@ class AdviceSection(Schema):
     """what the reader must know besides, each a sentence"""
     ceiling: OracleGain | None = None
     """what strategies of all models that answered every question can gain at most; null if nothing was compared"""
-    group_ceilings: tuple[GroupOracleGain, ...] = ()
-    """the same in each group with enough questions"""
     cut_off: CutOff | None = None
     """what would change if the models had more tokens; null if nothing would"""
     doubts: tuple[DataWarning, ...] = ()
@@ -648,7 +639,7 @@ class Result(Schema):
             return validated(
                 StrategyFigures, values, "result.json: advice.recommendation", "run `advisor select` again"
             )
-        gain = {name: getattr(own, name) for name in ("expected_gain", "expected_gain_ci", "shown")}
+        gain = {name: getattr(own, name) for name in ("expected_gain", "expected_gain_ci", "probability")}
         return row.model_copy(update=gain)
 
     @property

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
-from advisor.records import join
+from advisor.records import ALPHA, MOST_NEEDED, join
 from advisor.run.figures import HeadToHead, JudgedSplit, JudgeSection, JudgeShare
 from advisor.run.result import GroupFigures, RecommendedStrategy, Result, StrategyFigures
+from advisor.statistics import z_value
 from ensemble.common import text
+
+_PROBABILITIES = (0.9, 0.95, 0.97, 0.99)
+"""Which of them more labels would reach is said: the first one that is larger."""
 
 
 def summary(result: Result) -> dict[str, str]:
@@ -26,38 +31,35 @@ def summary(result: Result) -> dict[str, str]:
         "That is": text.of_thousand(gain or 0.0, ends) if is_told else "",
         "Where": "" if row.is_single else source_of_gain(row.groups or ()),
         "What is possible": ceiling_in_words(result),
-        "Shown by the test": _shown(result, row),
+        "How sure": _certainty(result, row),
         "Cost": _cost(recommendation),
     }
     return {name: sentence for name, sentence in told.items() if sentence}
 
 
-def _shown(result: Result, row: StrategyFigures) -> str:
+def _certainty(result: Result, row: StrategyFigures) -> str:
+    """How sure it is that the recommended strategy is better than the best single model."""
     if row.is_single:
-        if len(result.strategies) == 1:
-            return "nothing was tested, because this is the only strategy"
-        return "the test compares the other strategies with this model"
-    shown, measured = row.shown or "not_yet", row.measured_gain or 0.0
-    figures = ""
-    if row.p_adjusted is not None:
-        uncorrected, corrected = text.p_value(row.p_no_gain), text.p_value(row.p_adjusted)
-        p = corrected if uncorrected in (corrected, text.UNKNOWN) else f"{uncorrected}; p {corrected}"
-        several = sum(not each.is_single for each in result.strategies) > 1
-        p += " after correction for several strategies" if several else ""
-        figures = f" (p {p})"
-    sentences = [f"{text.shown(shown)}{figures}.", _MEANINGS[shown]]
-    # The interval has no correction, so it and the test may seem to contradict each other.
-    sentences.append(text.why_not_shown(shown, row.expected_gain_ci, row.measured_gain_ci))
-    if round(measured, 1) * round(row.expected_gain or 0.0, 1) < 0:
-        sentences.append("The measured gain has the other sign, so the expected one is mostly the prediction.")
-    return " ".join(filter(None, sentences))
+        return "nothing was compared, because this is the only strategy" if len(result.strategies) == 1 else ""
+    if row.probability is None:
+        return ""
+    sentence = f"better than {row.best_single_model} alone with probability {text.probability(row.probability)}"
+    more = _more_labels(row)
+    return (
+        f"{sentence}." if more is None else f"{sentence}; {more[0]:,} more labels: {more[1]:.2f} if the gain is real."
+    )
 
 
-_MEANINGS = {
-    "yes": "Chance alone would hardly give this gain.",
-    "not_yet": "Chance can explain this gain; it is the best estimate so far, and more held-out questions will tell.",
-    "no": "The test shows that this strategy is worse than the best single model.",
-}
+def _more_labels(row: StrategyFigures) -> tuple[int, float] | None:
+    """How many more labels raise the probability how far, if the expected gain is the true one; None if too many."""
+    ends, measured, gain = row.expected_gain_ci, row.measured_gain_ci, row.expected_gain or 0.0
+    wanted = next((each for each in _PROBABILITIES if each > (row.probability or 0.0) + 0.01), None)
+    if ends is None or measured is None or wanted is None or gain <= 0 or not row.questions:
+        return None
+    # The prior and the labels have precisions, the inverse of variances, that add up; only that of labels grows.
+    now, by_labels = (4 * z_value(ALPHA) ** 2 / max(high - low, 1e-9) ** 2 for low, high in (ends, measured))
+    more = math.ceil(row.questions * ((z_value(1 - wanted) / gain) ** 2 - now) / by_labels)
+    return (more, wanted) if 0 < more <= MOST_NEEDED else None
 
 
 def _cost(row: RecommendedStrategy) -> str:

@@ -22,9 +22,11 @@ from types import GenericAlias
 from advisor.options.shared import VerificationOptions
 from advisor.strategies.strategy import Decoded, Strategy
 
+ADVICE = "learned_vote"
+"""The strategy that is recommended where answers can be counted: to choose among several gains nothing (docs/pools.md).
+Where it learned nothing that the plain vote does not have, it is the default strategy."""
 DEFAULT = "vote"
-"""The strategy that is the best choice most often on real pools (docs/pools.md). With all voters as its members it
-has most of the accepted error probability of the tests, and is recommended unless another one is clearly better."""
+"""The strategy that needs no labels, and that looks at held-out questions test."""
 
 
 @cache

@@ -312,14 +312,18 @@ class TrainingData:
     Attributes:
         questions: What to learn from, with the answers of all models.
         best: The most accurate model on these questions.
-        voters: The models of votes and routers, the most accurate first.
+        models: All models but near copies, the most accurate first.
+        voters: Those of plain votes and routers.
+        most_voters: How many models a vote may have.
         can_vote: Whether the extracted answers can be counted.
         draws: How many responses of a model to each question there are, by name.
     """
 
     questions: AnsweredSplit
     best: str
+    models: tuple[str, ...]
     voters: tuple[str, ...]
+    most_voters: int
     can_vote: bool
     draws: Mapping[str, int] = field(default_factory=dict)
 

@@ -13,6 +13,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.records import Profile
+from advisor.strategies.replay import codes_of
 from advisor.strategies.strategy import FEWEST_VOTERS, Call, Flow, QuestionText, Reply, Strategy, TrainingData
 from advisor.tasks.metrics import LETTERS_ALONE, get_metric
 from advisor.tasks.task import MAX_RESPONSE, Task, read_answer
@@ -32,6 +34,8 @@ class Vote(Strategy):
     SIMPLICITY: ClassVar[int] = 40
     COUNTS: ClassVar[bool] = True
     ROLE: ClassVar[str] = "voter {n}"
+    REST: ClassVar[float] = 1.0
+    """The share of the votes to come that must not be enough to change the winner, so that no more are asked for."""
 
     @property
     def vote_weights(self) -> Sequence[float] | None:
@@ -51,18 +55,18 @@ class Vote(Strategy):
         members, weights = len(self.members), self.vote_weights
         agreed = np.zeros((members, 1), dtype=np.int32)
         replies: list[Reply] = []
-        asked = next((n for n in range(1, members) if is_decided(agreed[:n], members - n, weights)[0]), members)
+        asked = int(asked_until_decided(agreed, weights, self.REST)[0])
         while True:
             replies += yield [Call((member,)) for member in range(len(replies), asked)]
             codes = votes_of(replies)
-            if asked == members or is_decided(codes, members - asked, weights)[0]:
+            if asked == members or is_decided(codes, members - asked, weights, self.REST)[0]:
                 return int(vote(codes, None if weights is None else weights[:asked])[0])
             asked += 1
 
     def replay_votes(self, codes: Codes) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
         """See :meth:`Strategy.replay_votes`."""
-        asked = np.arange(len(codes))[:, None] < asked_until_decided(codes, self.vote_weights)
-        return vote(codes, self.vote_weights), asked
+        asked = np.arange(len(codes))[:, None] < asked_until_decided(codes, self.vote_weights, self.REST)
+        return vote(np.where(asked, codes, NONE), self.vote_weights), asked
 
     def title(self, members: Sequence[str]) -> str:  # noqa: ARG002
         """See :meth:`Strategy.title`."""
@@ -89,14 +93,15 @@ def votes_of(replies: Sequence[Reply]) -> Codes:
     return answer_codes([[reply.answer] for reply in replies])
 
 
-def is_decided(codes: Codes, left: int, weights: Sequence[float] | None = None) -> NDArray[np.bool_]:
+def is_decided(codes: Codes, left: int, weights: Sequence[float] | None = None, rest: float = 1.0) -> NDArray[np.bool_]:
     """Whether a vote is decided, for each question, before the `left` last models are asked.
 
     `codes` are the answers so far, models by questions. `weights` are those of all models, at least 0; None for 1 each.
+    `rest` is :attr:`Vote.REST`.
     """
     asked = len(codes)
     votes = count_votes(codes, None if weights is None else weights[:asked])
-    more = float(left if weights is None else sum(weights[asked:]))
+    more = rest * float(left if weights is None else sum(weights[asked:]))
     # Sums of weights have rounding errors, so what is nearly a tie is not decided.
     slack = 0.0 if weights is None else _SLACK
     winner = votes.argmax(axis=0)
@@ -110,17 +115,36 @@ def is_decided(codes: Codes, left: int, weights: Sequence[float] | None = None) 
     return decided
 
 
-def asked_until_decided(codes: Codes, weights: Sequence[float] | None = None) -> NDArray[np.intp]:
+def asked_until_decided(codes: Codes, weights: Sequence[float] | None = None, rest: float = 1.0) -> NDArray[np.intp]:
     """The number of members that a vote asks, for each question; see :func:`is_decided` for the arguments."""
     models, questions = codes.shape
     calls = np.full(questions, models)
     # Decided questions are not looked at again, which saves most of the time.
     open_questions = np.arange(questions)
     for asked in range(1, models):
-        decided = is_decided(codes[:asked, open_questions], models - asked, weights)
+        decided = is_decided(codes[:asked, open_questions], models - asked, weights, rest)
         calls[open_questions[decided]] = asked
         open_questions = open_questions[~decided]
     return calls
+
+
+NEAR_COPY = 0.95
+"""The share of equal answers from which on two models count as one voter. On real pools no two different models agree
+so much, but for models that are hardly ever wrong, whose second vote changes nothing."""
+_FEWEST_ANSWERS = 30
+"""With fewer, two models may agree by chance."""
+
+
+def without_near_copies(profiles: Sequence[Profile]) -> list[Profile]:
+    """The models but those that answer nearly always as one before them does, right and wrong answers alike."""
+    codes, kept = codes_of(profiles), list[int]()
+    for row, own in enumerate(codes):
+        either = (own != NONE) | (codes[kept] != NONE)
+        equal = (own == codes[kept]) & either
+        is_copy = equal.sum(axis=1) >= NEAR_COPY * np.maximum(either.sum(axis=1), _FEWEST_ANSWERS)
+        if not is_copy.any():
+            kept.append(row)
+    return [profiles[row] for row in kept]
 
 
 VOTE_METRICS = (

@@ -16,12 +16,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.advice.comparison import distinct_models, training_data
 from advisor.advice.rules import fitting_voters, select
 from advisor.logs.join import DEV_SIZE, JoinedLogs, join_logs
 from advisor.records import Limits, Profile
 from advisor.statistics import Floats, scores
 from advisor.strategies.replay import codes_of
-from advisor.strategies.strategy import AnsweredSplit
+from advisor.strategies.strategy import AnsweredSplit, TrainingData
 from advisor.strategies.vote import asked_until_decided
 from benchmarks._measure import ROOT
 from ensemble.methods.voting import Codes, vote
@@ -128,6 +129,11 @@ class SubPool:
         """Some of the questions with the models' answers, as the product compares strategies on them."""
         profiles = {model: self.pool.profile(model, places) for model in self.models}
         return AnsweredSplit(self.pool.logs.task(split, places.tolist(), 0), profiles)
+
+    def taught(self, places: Places) -> TrainingData:
+        """What strategies learn from some of the questions."""
+        given = self.answered("dev", places)
+        return training_data(given, Limits(), can_vote=True, distinct=distinct_models(given))
 
     def best(self, places: Places) -> float:
         """The points of the best single model in hindsight."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from advisor.advice.gain import Gain, cross_fitted_gain, estimate_gain, repeated_folds
+from advisor.advice.gain import Gain, cross_fitted_gain, repeated_folds
 from advisor.records import ALPHA
 from advisor.statistics import Floats, Interval
 
@@ -88,7 +88,8 @@ def draw_cell(cell: Cell, count: int, seed: int) -> Drawn:
         singles = _scores(numbers.of_models(), means, cell.graded)
         for gain in (0.0, GAIN):
             strategy = _scores(together[None, answered], np.array([best + gain / 100]), cell.graded)[0]
-            found = estimate_gain(singles, strategy, answered, clusters)
+            held_out = singles[singles.mean(axis=1).argmax(), answered]
+            found = cross_fitted_gain((strategy - held_out)[None], None if clusters is None else clusters[answered])
             covered.append(_covers(found, gain, 0.025))
             covered_90.append(_covers(found, gain, 0.05))
             if not gain:
@@ -114,10 +115,11 @@ def draw_chosen(n: int, others: Sequence[float], count: int, seed: int) -> Float
         numbers = _numbers(POOL, 2 * n, chance.uniform(0.3, 0.9), chance)
         scores = _scores(numbers.of_models(), best - np.array((0.0, *others)) / 100)
         ranks = np.argsort(-scores[:, :n].mean(axis=1), kind="stable")
-        chosen, rest = ranks[:CHOSEN], ranks[CHOSEN:]
+        chosen = ranks[:CHOSEN]
         together = _together(numbers.only(chosen), chance.uniform(0, 0.8), chance)
         strategy = _scores(together[None, held_out], np.array([best]))[0]
-        found.append(estimate_gain(scores[chosen], strategy, held_out, passed_over=scores[rest, :n]).p_no_gain)
+        single = scores[scores.mean(axis=1).argmax(), held_out]
+        found.append(cross_fitted_gain((strategy - single)[None]).p_no_gain)
     return np.array(found)
 
 
@@ -138,7 +140,7 @@ def draw_votes(n: int, count: int, seed: int) -> Floats:
         tied = chance.uniform(0.55, 0.75)
         scores = ranked(voters(POOL, 2 * n, tied, chance, alike=chance.uniform(0, 0.5)), n)
         asked = scores[:CHOSEN]
-        found.append(cross_fitted_gain(cross_fitted(asked), choices=[(asked, scores[CHOSEN:, :n])]).p_no_gain)
+        found.append(cross_fitted_gain(cross_fitted(asked)).p_no_gain)
     return np.array(found)
 
 

@@ -6,8 +6,9 @@ questions, and other questions judge. A gain is in points over the best single m
 bootstrap) is over the sub-pools. Where all strategies are compared, which takes seconds, it is done on fewer sub-pools
 (``--sub-pools``), of five pools.
 
-``--only recommended`` says what the recommendation is worth, ``--only gains`` how true measured gains and their
-intervals are, and ``--only learned`` measures the learned vote. With --save each keeps its figures in
+``--only recommended`` says what the recommendation is worth, ``--only gains`` what it gains with few labels and how
+true what it promises is, ``--only copies`` what near copies of a model change, and ``--only learned`` measures the
+learned vote. What is promised comes from the other pools. With --save each keeps its figures in
 results/pools_NAME.json.
 """
 
@@ -23,34 +24,33 @@ from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from advisor.advice.comparison import compare_strategies
-from advisor.advice.predict import Prediction, Predictor
 from advisor.advice.recommendation import recommend
 from advisor.advice.rules import fitting_voters, select
 from advisor.records import ALPHA, Limits, Profile
-from advisor.statistics import resampled_means, scores, z_value
-from advisor.strategies import default_strategy, largest_default
+from advisor.statistics import Floats, resampled_means, scores, z_value
+from advisor.strategies import ADVICE, default_strategy, largest_default
 from advisor.strategies.learned_vote import LearnedVote
 from advisor.strategies.replay import replay_all
-from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Single, Strategy, TrainingData
-from advisor.strategies.vote import Vote
+from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Single, Strategy
 from benchmarks._measure import Figure, arguments, progress, tell
 from benchmarks.studies._pools import (
     ANSWERED,
     LARGE_SIZES,
     NAMES,
     POOLS,
+    Places,
     SubPool,
     ballot,
     read_pool,
     sub_pools,
     voter_sets,
 )
-from benchmarks.studies.prediction import fit_vote, vote_cases, vote_figures
+from benchmarks.studies.prediction import FEWEST_JUDGED, Case, cases_of, fit_gains
 
 SUB_POOLS = 300
 COMPARED = 60
@@ -61,12 +61,15 @@ _WIDE = 100.0
 TAUGHT = (100, 200, 600)
 """Labels from which a learned vote learns."""
 TARGETS = {"math-l5": 0.8, "crux": 0.4, "mmlu-pro": 0.5, "bfcl-part": 0.0}
-LABELS = (100, 200, 300, 400)
-GAINED = (4.0, 6.0)
-"""Points that a vote truly gains where the power to show it is told."""
+LABELS = (100, 300)
+BEFORE = 3.66
+"""What the recommendation gained when all strategies competed (commit 5ce2e365), on 30 sub-pools of each setting."""
+BETTER = 0.3
+SURE = 0.9
+DIFFERS = 0.03
+"""Share of its answers in which a near copy differs."""
 JUDGED = 2000
 """Questions that judge a measured gain, at most."""
-_FEWEST_JUDGED = 60
 OVER_POOLS = {
     "regret_recommended_narrow": "at most 0.8",
     "regret_recommended_wide": "at most 0.35",
@@ -154,13 +157,11 @@ def _votes(drawn: Sequence[SubPool]) -> Values:
 
 def recommended_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
     """What each way to decide loses, and what the recommendation gains over the default vote, on five pools."""
-    cases = {name: list(vote_cases(read_pool(name, folder), quick)) for name in _answered(folder, quick)}
+    cases = {name: cases_of(read_pool(name, folder), quick) for name in _answered(folder, quick)}
     values: dict[str, list[float]] = defaultdict(list)
     for name in _answered(folder, quick):
         progress(f"benchmarks.pools: the recommendation on {count} sub-pools of {name}")
-        # No prediction may come from the pool that judges it.
-        others = {each: own for each, own in cases.items() if each != name}
-        coefficients = {"vote": fit_vote(others if len(others) > 1 else cases)}
+        coefficients = _left_out(name, cases)
         pool, key = read_pool(name, folder), name.replace("-", "_")
         for kind, part, drawn in (
             ("narrow", "", sub_pools(pool, count)),
@@ -176,8 +177,12 @@ def recommended_figures(folder: Path, quick: bool, count: int) -> Iterator[Figur
         own = values[row]
         note = f"mean of {len(own)} pools, and the least and the most"
         yield Figure(row, float(np.mean(own)), min(own), max(own), limit, note)
-    # How well votes are predicted comes from the same cases; benchmarks.studies.prediction has it in detail.
-    yield next(vote_figures(cases))
+
+
+def _left_out(name: str, cases: Mapping[str, Sequence[Case]]) -> dict[str, Any]:
+    """The coefficients from all other pools: no promise may come from the pool that judges it."""
+    others = {each: own for each, own in cases.items() if each != name}
+    return fit_gains(others if len(others) > 1 else cases)
 
 
 def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Values:
@@ -191,8 +196,7 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Value
         dev = sub.answered("dev", sub.dev)
         held_out, judge = sub.answered("held_out", sub.held_out), sub.answered("held_out", sub.judge)
         profiles = list(dev.profiles.values())
-        predicted = _predictions(dev, held_out, coefficients)
-        compared = compare_strategies(dev, held_out, can_vote=True, predictions=predicted)
+        compared = compare_strategies(dev, held_out, can_vote=True, coefficients=coefficients)
         tested = compared.results
         # Not compared again on these questions: some strategies would learn from them.
         points = {each.strategy: _points(each.strategy, judge) for each in tested}
@@ -206,7 +210,7 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Value
         if recommended is None:
             raise AssertionError("compared strategies have a best one")
         gains = {each.strategy: points[each.strategy] - sub.best(sub.judge) for each in tested}
-        is_shown = voted is not None and voted.figures.shown == "yes"
+        is_shown = voted is not None and voted.shown == "yes"
         if voted is not None and points[together] > points[single]:
             values["power"].append(float(is_shown))
         values["vote_gains"].append(float(points[together] > points[single]))
@@ -227,8 +231,6 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Value
         values["regret_rules"].append(best - ballot(sub.pool, rules, sub.judge).points)
         values["votes_rules"].append(float(len(rules) >= FEWEST_VOTERS))
         values["optimism"].append((recommended.expected_gain or 0.0) - gains[recommended.key])
-        if recommended.shown == "yes":
-            values["shown_wrong"].append(float(gains[recommended.key] < 0))
         for each in tested:
             if each.strategy.name == "group_router":
                 values["gain_group_router"].append(gains[each.strategy])
@@ -240,21 +242,6 @@ def _points(strategy: Strategy, split: AnsweredSplit) -> float:
     return replay_all(strategy, split).profile.accuracy
 
 
-def _predictions(
-    dev: AnsweredSplit, held_out: AnsweredSplit, coefficients: Mapping[str, Any]
-) -> dict[Strategy, Prediction]:
-    """The predicted gains of all votes, by coefficients from other pools."""
-    both = [Profile(name, (*own.answers, *held_out.profiles[name].answers)) for name, own in dev.profiles.items()]
-    voters = fitting_voters(both, Limits())
-    if len(voters) < FEWEST_VOTERS:
-        return {}
-    predictor = Predictor(both, coefficients)
-    found: dict[Strategy, Prediction] = {}
-    for members in (tuple(voters[:FEWEST_VOTERS]), tuple(voters)):
-        found[Vote(members)] = predictor.vote_before(members)
-    return found
-
-
 def _mean(name: str, values: Sequence[float], what: str) -> Figure:
     """A mean with its 95% interval over the sub-pools."""
     # Fewer than the product takes: the intervals on the page were made with these.
@@ -264,67 +251,140 @@ def _mean(name: str, values: Sequence[float], what: str) -> Figure:
 
 
 def gain_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
-    """How true the measured gains are: strategies on some labels, judged on all other questions.
+    """What the recommendation gains by some labels over the best model on them, and how true its promise is.
 
-    ``bias_measured_gain``: the measured gain of the default vote minus the gain that the others tell, in points.
-    ``interval_coverage_recommended``: how often the 90% interval of the recommended strategy's measured gain holds that
-    gain, whose own error widens the interval; ``_expected`` for the interval of the expected gain. Over the model that
-    is the best on the labels. ``power_gain5_n300``: how often 300 labels in all show the gain of the vote, where the
-    other questions tell one of 4 to 6 points.
+    All other questions judge. ``gain`` and ``calls`` are those of the recommendation; ``optimism`` is its expected gain
+    minus the gain, ``rms`` the root of their mean squared difference, and ``coverage`` how often the 90% interval of
+    the expected gain holds the gain, whose own error widens it. ``sure_true``: of those that are better with a
+    probability of 0.9 or more, how many gain. ``bias_measured_gain`` is that of the learned vote.
     """
     names = _answered(folder, quick)
-    biases: list[float] = []
-    covered: list[float] = []
-    shown: dict[int, list[float]] = defaultdict(list)
-    for name, labels in product(names, LABELS[:1] if quick else LABELS):
+    cases = {name: cases_of(read_pool(name, folder), quick) for name in names}
+    over: Values = defaultdict(list)
+    sure: list[float] = []
+    for name, labels in product(names, LABELS[: 1 if quick else None]):
         pool, key = read_pool(name, folder), f"{name.replace('-', '_')}_{labels}"
-        values: Values = defaultdict(list)
-        enough = labels + _FEWEST_JUDGED <= pool.right.shape[1]
-        for sub in sub_pools(pool, count, seed=3) if enough else ():
-            order = np.concatenate([sub.dev, sub.rest])
-            half, places, judge = labels // 2, order[:labels], order[labels:][:JUDGED]
-            splits = [sub.answered(*each) for each in (("dev", places[:half]), ("held_out", places[half:]))]
-            judged = sub.answered("held_out", judge)
-            compared = compare_strategies(splits[0], splits[1], can_vote=True)
-            tested = compared.results
-            largest = largest_default([each.strategy for each in tested])
-            recommended = recommend(compared)
-            for result in tested:
-                is_recommended = recommended is not None and result.strategy == recommended.key
-                if isinstance(result.strategy, Single) or not (is_recommended or result.strategy == largest):
-                    continue
-                differences = scores(replay_all(result.strategy, judged).profile) - scores(
-                    judged.profiles[result.figures.best_single_model or ""]
-                )
-                truth, error = 100 * float(differences.mean()), 100 * float(differences.std()) / len(judge) ** 0.5
-                if result.strategy == largest:
-                    values["bias"].append(result.gain.points - truth)
-                    if GAINED[0] <= truth <= GAINED[1]:
-                        shown[labels].append(float(result.figures.shown == "yes"))
-                if is_recommended:
-                    values["bias_recommended"].append(result.gain.points - truth)
-                    values["coverage"].append(_holds(result.gain.points, result.gain.error, truth, error))
-                    expected, ends = result.figures.expected_gain or 0.0, result.figures.expected_gain_ci or (0, 0)
-                    deviation = (ends[1] - ends[0]) / 2 / z_value(ALPHA)
-                    values["coverage_expected"].append(_holds(expected, deviation, truth, error))
-        if not values["coverage"]:
+        if labels + FEWEST_JUDGED > pool.right.shape[1]:
             continue
+        coefficients, values = _left_out(name, cases), defaultdict[str, list[float]](list)
+        for sub in sub_pools(pool, count, seed=3):
+            advised = _advised(sub, labels, coefficients)
+            values["gain"].append(advised.gain)
+            values["calls"].append(advised.calls)
+            if advised.measured is not None:
+                values["bias_measured_gain"].append(advised.measured)
+            if advised.sure is not None:
+                values["optimism"].append(advised.expected - advised.gain)
+                values["squares"].append((advised.expected - advised.gain) ** 2)
+                values["coverage"].append(_holds(advised.expected, advised.deviation, advised.gain, advised.error))
+                if advised.sure >= SURE:
+                    values["sure_true"].append(float(advised.gain > 0))
+        sure += values["sure_true"]
         what = f"sub-pools of {name}, {labels} labels"
-        biases.append(float(np.mean(values["bias"])))
-        covered.append(float(np.mean(values["coverage"])))
-        yield replace(_mean(f"bias_measured_gain_{key}", values["bias"], what), limit="-0.2 to 0.2")
-        yield _mean(f"bias_measured_gain_recommended_{key}", values["bias_recommended"], what)
-        figure = _mean(f"interval_coverage_recommended_{key}", values["coverage"], what)
-        yield replace(figure, limit="0.87 to 0.95")
-        yield _mean(f"interval_coverage_expected_{key}", values["coverage_expected"], what)
-    for labels, outcomes in shown.items():
-        figure = _mean(f"power_gain5_n{labels}", outcomes, f"votes that gain {GAINED[0]:g} to {GAINED[1]:g} points")
-        yield replace(figure, limit="at least 0.75" if labels == 300 else "")
-    note = f"the mean of {len(biases)} settings, the least and the most"
-    yield Figure("bias_measured_gain", float(np.mean(biases)), min(biases), max(biases), "-0.2 to 0.2", note)
-    yield Figure(
-        "interval_coverage_recommended", float(np.mean(covered)), min(covered), max(covered), "0.87 to 0.95", note
+        limits = {"optimism": "-1.5 to 1.5"}
+        for row in ("gain", "calls", "optimism", "coverage", "sure_true", "bias_measured_gain"):
+            if own := values[row]:
+                yield replace(_mean(f"{row}_{key}", own, what), limit=limits.get(row, ""))
+                over[f"{row}_{labels}"].append(float(np.mean(own)))
+                over[row].append(float(np.mean(own)))
+        yield Figure(f"rms_{key}", float(np.mean(values["squares"])) ** 0.5, note=what)
+    limits = {"calls": "at most 2.6", "optimism": "-0.5 to 0.5", "coverage": "0.85 to 0.95"}
+    limits["gain"] = f"at least {BEFORE + BETTER:.2f}"
+    for row, own in over.items():
+        note = f"the mean of {len(own)} settings, the least and the most"
+        yield Figure(row, float(np.mean(own)), min(own), max(own), limits.get(row, ""), note)
+    yield Figure("sure_true_of_all", float(np.mean(sure)), limit="at least 0.85", note=f"{len(sure)} recommendations")
+
+
+class _Advised(NamedTuple):
+    """A recommendation and what other questions say of it, in points.
+
+    ``sure`` is its probability, None for a single model, and ``measured`` the measured gain of the learned vote minus
+    that vote's gain, None without one.
+    """
+
+    gain: float
+    error: float
+    calls: float
+    expected: float
+    deviation: float
+    sure: float | None
+    measured: float | None
+
+
+def _advised(sub: SubPool, labels: int, coefficients: Mapping[str, Any], split: Split | None = None) -> _Advised:
+    """The recommendation by the first questions of a sub-pool, judged by the others; `split` has the answers."""
+    split = split or sub.answered
+    order = np.concatenate([sub.dev, sub.rest])
+    places, judge, half = order[:labels], order[labels:][:JUDGED], labels // 2
+    judged = split("held_out", judge)
+    compared = compare_strategies(
+        split("dev", places[:half]), split("held_out", places[half:]), can_vote=True, coefficients=coefficients
     )
+    recommended = recommend(compared)
+    if recommended is None:
+        raise AssertionError("compared strategies have a best one")
+    single = scores(judged.profiles[compared.results[0].figures.best_single_model or ""])
+
+    def differences(strategy: Strategy) -> Floats:
+        return 100 * (scores(replay_all(strategy, judged).profile) - single)
+
+    own = differences(recommended.key)
+    low, high = recommended.expected_gain_ci or (0.0, 0.0)
+    learned = next((each for each in compared.results if each.strategy.name == ADVICE), None)
+    return _Advised(
+        gain=float(own.mean()),
+        error=float(own.std()) / len(judge) ** 0.5,
+        calls=replay_all(recommended.key, judged).calls_per_question,
+        expected=recommended.expected_gain or 0.0,
+        deviation=(high - low) / 2 / z_value(ALPHA),
+        sure=recommended.probability,
+        measured=None if learned is None else learned.gain.points - float(differences(learned.strategy).mean()),
+    )
+
+
+def copies_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
+    """What two near copies of the most accurate model change: the recommendation's gain, and the expected one."""
+    names = _answered(folder, quick)
+    cases = {name: cases_of(read_pool(name, folder), quick) for name in names}
+    for labels in LABELS[: 1 if quick else None]:
+        values: Values = defaultdict(list)
+        for name in names:
+            pool = read_pool(name, folder)
+            if labels + FEWEST_JUDGED > pool.right.shape[1]:
+                continue
+            for sub in sub_pools(pool, max(1, count // 3), seed=3):
+                coefficients = _left_out(name, cases)
+                found = [_advised(sub, labels, coefficients, split) for split in (None, _with_copies(sub))]
+                values["copies_change_gain"].append(found[1].gain - found[0].gain)
+                values["copies_change_expected"].append(found[1].expected - found[0].expected)
+        for row, own in values.items():
+            limit = "at least -0.3" if row == "copies_change_gain" else "at most 0.3"
+            yield replace(_mean(f"{row}_{labels}", own, f"sub-pools of {len(names)} pools"), limit=limit)
+
+
+Split = Callable[[str, Places], AnsweredSplit]
+
+
+def _with_copies(sub: SubPool) -> Split:
+    """The answers of a sub-pool and of two near copies of its best model."""
+    best = max(sub.models, key=lambda model: sub.pool.right[sub.pool.rows([model])[0]].mean())
+    chance, n = np.random.default_rng(0), sub.pool.right.shape[1]
+    # Where a copy differs, it answers as another model does.
+    others = [np.where(chance.random(n) < DIFFERS, chance.integers(len(sub.models), size=n), -1) for _ in range(2)]
+
+    def answered(split: str, places: Places) -> AnsweredSplit:
+        found = sub.answered(split, places)
+        copies = {}
+        for number, own in enumerate(others):
+            answers = tuple(
+                found.profiles[best if own[place] < 0 else sub.models[own[place]]].answers[n]
+                for n, place in enumerate(places.tolist())
+            )
+            copies[f"copy {number}"] = Profile(f"copy {number}", answers)
+        return replace(found, profiles={**found.profiles, **copies})
+
+    return answered
 
 
 def _holds(points: float, error: float, truth: float, own: float) -> float:
@@ -350,11 +410,11 @@ def learned_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
 def _learn(sub: SubPool, labels: int, values: Values) -> None:
     """What a sub-pool's learned vote gains and costs, with so many labels in all, or as many as it has."""
     known = np.concatenate([sub.dev, sub.held_out])[:labels]
-    given, judge = sub.answered("dev", known), sub.answered("held_out", sub.judge)
+    judge = sub.answered("held_out", sub.judge)
     dev = sub.answered("dev", known[: min(len(sub.dev), labels // 2)])
     voters = fitting_voters(list(dev.profiles.values()), Limits())
     default = default_strategy(voters) if len(voters) >= FEWEST_VOTERS else Single(voters[:1])
-    learned = next(LearnedVote.learn(TrainingData(given, voters[0], voters, can_vote=True)))
+    learned = next(LearnedVote.learn(sub.taught(known)))
     points, calls = [], []
     for strategy in (learned, default):
         voted = replay_all(strategy, judge)
@@ -376,6 +436,7 @@ def _answered(folder: Path, quick: bool) -> list[str]:
 PARTS: dict[str, Callable[[Path, bool, int], Iterator[Figure]]] = {
     "recommended": recommended_figures,
     "gains": gain_figures,
+    "copies": copies_figures,
     "learned": learned_figures,
 }
 """What is measured besides the votes."""

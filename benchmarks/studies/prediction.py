@@ -1,10 +1,10 @@
 """The prediction of gains: ``python -m benchmarks.studies.prediction --save``, a minute; it needs ../shared/pools.
 
-It fits the coefficients of `advisor.advice.predict` and says how well they predict sets that they were not fitted on:
-votes of 3 to 5 models in the pool that was left out, one of five (300 dev questions; other questions tell the gain),
-and sets that decode together, in the zoo (results/zoo.json) and of real models (results/real.json), from sets of both
-that share no model with them. A gain is over the best member in hindsight. It also says what other limits of the rules
-would have come to for decoded sets. With --save the coefficients replace advisor/advice/prediction.json.
+It fits the coefficients of `advisor.advice.predict`: the gains of learned votes and of routers by groups in five pools,
+from 100 and 300 labels, as differences of log-odds; and sets that decode together, in the zoo (results/zoo.json) and of
+real models (results/real.json). A gain is over the best model by the labels. It says how well sets are predicted from
+sets of both that share no model with them, and what other limits of the rules would have come to for decoded sets.
+With --save the coefficients replace advisor/advice/prediction.json.
 """
 
 from __future__ import annotations
@@ -12,29 +12,28 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from scipy import stats
 
-from advisor.advice.predict import COEFFICIENTS, Prediction, Predictor, gaps_of, read_coefficients
-from advisor.records import Profile
+from advisor.advice.predict import COEFFICIENTS, Prediction, Predictor
 from advisor.statistics import scores
-from advisor.strategies.replay import codes_of
+from advisor.strategies.group_router import GroupRouter
+from advisor.strategies.learned_vote import LearnedVote
+from advisor.strategies.replay import replay_all
+from advisor.strategies.strategy import Strategy
 from benchmarks._measure import Figure, arguments, commit, progress, tell
 from benchmarks.studies._decoded_sets import DecodedSets, SetGain, limit_figures, of_real, of_zoo, set_gains
-from benchmarks.studies._pools import ANSWERED, NAMES, POOLS, RealPool, read_pool, split
+from benchmarks.studies._pools import ANSWERED, NAMES, POOLS, RealPool, read_pool, sub_pools
 from benchmarks.studies.zoo import read
-from ensemble.methods.voting import vote
 
-SETS = {3: 400, 4: 150, 5: 150}
-"""Random sets of each size, for each split of a pool."""
-SPLITS = 2
-SPREAD = 30.0
-"""Points between the best and the worst member of a set, at most."""
+SUB_POOLS = 60
+LABELS = (100, 300)
 TRUTH = 2000
-"""Questions that tell the gain of a vote, at most."""
+"""Questions that tell the gain of a strategy, at most."""
+FEWEST_JUDGED = 60
 TRUST = 30
 """How many sets the slope 1 counts for, the mean of vote and oracle as it is: few sets alone give a wild slope."""
 ALPHA = 0.05
@@ -43,11 +42,9 @@ _CASES = 10
 
 
 class Case(NamedTuple):
-    """A vote: its size, the gaps on dev, the dev profiles of its members, and the true gain with its error."""
+    """What a strategy gained on questions that it was not learned from, and the error of that, in log-odds."""
 
-    size: int
-    gaps: tuple[float, float]
-    members: Sequence[Profile]
+    kind: Literal["vote", "route"]
     gain: float
     error: float
 
@@ -84,102 +81,75 @@ def main(given: Sequence[str] | None = None) -> int:
     names = NAMES[:2] if options.quick else ANSWERED
     progress(f"benchmarks.studies.prediction: sets of {', '.join(names)}, and of the zoo")
     answered = {name: read_pool(name, options.pools) for name in names}
-    cases = {name: list(vote_cases(pool, options.quick)) for name, pool in answered.items()}
+    cases = {name: cases_of(pool, options.quick) for name, pool in answered.items()}
     pools = [of_zoo(read()), *of_real()]
     figures = [
-        *vote_figures(cases),
         *decoded_figures(pools, 1 if options.quick else _CASES),
         *limit_figures(pools),
     ]
     tell("prediction", figures, options)
     if options.save and not options.quick:
-        count, sets = sum(map(len, cases.values())), [each for pool in pools for each in set_gains(pool)]
+        sets = [each for pool in pools for each in set_gains(pool)]
         kept = {
             "command": "python -m benchmarks.studies.prediction --save",
             "commit": commit(),
             "decode": {**fit_decode(sets), "fitted_on": fitted_on(pools), "real": real_gains(pools[1:])},
-            "vote": {**fit_vote(cases), "fitted_on": f"{count:,} votes of 3 to 5 models in {', '.join(names)}"},
-            # Fitted at 32cc36a26b4a, to routers by the text of the question.
-            "route": read_coefficients()["route"],
+            **{kind: {**fitted, "fitted_on": _told(kind, cases)} for kind, fitted in fit_gains(cases).items()},
         }
         COEFFICIENTS.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     return 0
 
 
-def vote_cases(pool: RealPool, quick: bool = False) -> Iterator[Case]:
-    """Random votes of a pool's open models on random splits of its questions."""
-    chance = np.random.default_rng(0)
-    accuracies = 100 * pool.right.mean(axis=1)
-    for _ in range(1 if quick else SPLITS):
-        dev, rest = split(pool, chance)
-        judge = rest[:TRUTH]
-        profiles = [pool.profile(model, dev) for model in pool.models]
-        for size, count in SETS.items():
-            close = [
-                rows for rows in combinations(range(len(pool.models)), size) if np.ptp(accuracies[list(rows)]) <= SPREAD
+def _told(kind: str, cases: Mapping[str, Sequence[Case]]) -> str:
+    counts = {name: sum(case.kind == kind for case in own) for name, own in cases.items()}
+    what = {"vote": "learned votes", "route": "routers by groups"}[kind]
+    return f"{sum(counts.values()):,} {what} in {', '.join(name for name, count in counts.items() if count)}"
+
+
+def cases_of(pool: RealPool, quick: bool = False) -> list[Case]:
+    """Learned votes and routers by groups of random sub-pools of a pool."""
+    found = []
+    for sub in sub_pools(pool, 2 if quick else SUB_POOLS, seed=4):
+        order = np.concatenate([sub.dev, sub.rest])
+        for labels in LABELS[: 1 if quick else None]:
+            judge = order[labels:][:TRUTH]
+            if len(judge) < FEWEST_JUDGED:
+                continue
+            taught = sub.taught(order[:labels])
+            judged = sub.answered("held_out", judge)
+            single = scores(judged.profiles[taught.best])
+            strategies: list[tuple[Literal["vote", "route"], Strategy]] = [
+                *(("vote", each) for each in LearnedVote.learn(taught)),
+                *(("route", each) for each in GroupRouter.learn(taught)),
             ]
-            for place in chance.permutation(len(close))[: 10 if quick else count]:
-                members = sorted((profiles[row] for row in close[place]), key=lambda each: -round(each.accuracy, 9))
-                rows = pool.rows([member.model for member in members])
-                right = pool.right[rows][:, judge]
-                taken = np.take_along_axis(right, vote(pool.codes[rows][:, judge])[None], axis=0)[0]
-                differences = taken - right[right.mean(axis=1).argmax()]
-                error = 100 * float(differences.std()) / len(judge) ** 0.5
-                gaps = gaps_of([member.accuracy for member in members])
-                yield Case(size, gaps, members, 100 * float(differences.mean()), error)
+            for kind, strategy in strategies:
+                if strategy.same_as != "single":
+                    own = scores(replay_all(strategy, judged).profile)
+                    middle = (float((own + single).sum()) / 2 + 1) / (len(judge) + 2)
+                    scale = middle * (1 - middle)
+                    error = float((own - single).std()) / len(judge) ** 0.5
+                    found.append(Case(kind, float((own - single).mean()) / scale, error / scale))
+    return found
 
 
-def fit_vote(cases: dict[str, list[Case]]) -> dict[str, Any]:
-    """The coefficients of votes; the deviation is that of pools which were left out, without the gains' own error.
+def fit_gains(cases: Mapping[str, Sequence[Case]]) -> dict[str, Any]:
+    """The coefficients of votes and routers; each pool counts alike.
+
+    The deviation is that of the gains of all pools around their mean, without the gains' own error, and wider, because
+    a mean and a deviation of few pools are not exact (the interval of a new value by Student's t).
 
     Args:
-        cases: At least two pools by name.
+        cases: By the name of the pool.
     """
-    intercept, *slopes = _least_squares([case for own in cases.values() for case in own])
-    squares = []
-    for left, own in cases.items():
-        # With one pool alone left to fit on, the deviation is wide, as it should be.
-        others = _least_squares([case for name, rest in cases.items() if name != left for case in rest])
-        residuals = [case.gain - float(np.dot(others, (1, *case.gaps))) for case in own]
-        squares.append(np.mean(np.square(residuals)) - np.mean([case.error**2 for case in own]))
-    return {"intercept": intercept, "slopes": slopes, "deviation": float(np.sqrt(max(np.mean(squares), 0.25)))}
-
-
-def _least_squares(cases: Sequence[Case]) -> list[float]:
-    matrix = np.array([(1, *case.gaps) for case in cases])
-    fitted: list[float] = np.linalg.lstsq(matrix, [case.gain for case in cases], rcond=None)[0].tolist()
+    fitted = {}
+    for kind in ("vote", "route"):
+        pools = [own for each in cases.values() if (own := [case for case in each if case.kind == kind])]
+        mean = float(np.mean([np.mean([case.gain for case in own]) for own in pools])) if pools else 0.0
+        squares = [np.mean([(case.gain - mean) ** 2 - case.error**2 for case in own]) for own in pools]
+        wider = stats.t.isf(ALPHA, max(len(pools) - 1, 2)) / stats.norm.isf(ALPHA) * np.sqrt(1 + 1 / max(len(pools), 1))
+        deviation = float(np.sqrt(max(np.mean(squares), 0.01)) * wider) if pools else 1.0
+        fitted[kind] = {"log_odds": mean, "deviation": deviation}
     return fitted
-
-
-def _predicted(case: Case, fitted: Mapping[str, Any]) -> Prediction:
-    """The gain that is expected of a vote after the dev questions: by the gaps, updated by the vote's gain on them."""
-    before = Predictor(case.members, {"vote": fitted}).vote_before([member.model for member in case.members])
-    right = np.stack([scores(member) for member in case.members])
-    differences = np.take_along_axis(right, vote(codes_of(case.members))[None], axis=0)[0] - right[0]
-    n = len(differences)
-    # One question more on each side keeps the error above 0 if no answer differs.
-    return before.updated(100 * float(differences.mean()), 100 * (float(differences.var()) * n + 2) ** 0.5 / n)
-
-
-def vote_figures(cases: dict[str, list[Case]]) -> Iterator[Figure]:
-    """How well the votes of each pool are predicted by what is fitted on the others."""
-    found = {}
-    for left, own in cases.items():
-        others = {name: rest for name, rest in cases.items() if name != left}
-        fitted = fit_vote(others if len(others) > 1 else cases)
-        for size in SETS:
-            some = [case for case in own if case.size == size]
-            predicted = [_predicted(case, fitted) for case in some]
-            found[left, size] = Quality(predicted, [case.gain for case in some], [case.error for case in some])
-    worst = max(found[left, 3].rmse for left in cases)
-    yield Figure("prediction_rmse", worst, limit="at most 1.7", note="points; triples of the worst pool left out")
-    for left in cases:
-        key = left.replace("-", "_")
-        for size in SETS:
-            quality, end = found[left, size], "" if size == 3 else f"_{size}"
-            note = f"{len(quality.gains)} votes of {size}, fitted on the other pools"
-            yield Figure(f"prediction_rmse_{key}{end}", quality.rmse, note=f"points; {note}")
-            yield Figure(f"prediction_coverage_{key}{end}", quality.coverage, note=f"of 90% intervals; {note}")
 
 
 def fit_decode(sets: Sequence[SetGain], without: Collection[str] = ()) -> dict[str, Any]:

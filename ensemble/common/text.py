@@ -152,15 +152,6 @@ def of_thousand(gain: float, ends: tuple[float, float] | None) -> str:
     return f"of 1,000 questions, {change} (between {abs(low):,} {_direction(low)} and {abs(high):,} {_direction(high)})"
 
 
-def why_not_shown(by_test: str, ends: tuple[float, float] | None, measured: tuple[float, float] | None) -> str:
-    """Why the test shows nothing although the interval of the expected gain does; empty without that."""
-    if by_test != "not_yet" or ends is None or ends[0] <= 0 <= ends[1]:
-        return ""
-    if measured is None or measured[0] <= 0 <= measured[1]:
-        return "The interval also uses the prediction, and has no correction for several tests, so it leaves out 0."
-    return "The interval has no correction for several tests, so it leaves out 0."
-
-
 def verdict(word: str, of: str, over: str, margin: float | None = None) -> str:
     """What a comparison shows: ``B is better than A``; ``margin`` are the points within which both count as equal."""
     if word == "equal":
@@ -209,6 +200,11 @@ def p_value(value: float | None) -> str:
 def chance(value: float | None) -> str:
     """Return a p-value for a column: ``0.012``, ``< 0.001``."""
     return p_value(value).removeprefix("= ")
+
+
+def probability(value: float | None) -> str:
+    """Return a probability: ``0.93``, never 0 or 1."""
+    return UNKNOWN if value is None else f"{min(max(value, 0.01), 0.99):.2f}"
 
 
 def amount(value: float | None) -> str:
