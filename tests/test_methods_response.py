@@ -63,7 +63,7 @@ def test_no_answer_has_more_votes_than_the_chosen_one(answers: list[str | None])
 # --- Minimum Bayes risk ---
 
 
-@given(st.lists(st.lists(WORDS, max_size=6).map(" ".join), min_size=2, max_size=5))
+@given(st.lists(st.lists(WORDS, max_size=6).map(" ".join), min_size=1, max_size=5))
 def test_minimum_bayes_risk_is_the_response_with_the_highest_mean_chrf(texts: list[str]) -> None:
     gains = [
         sum(sentence_chrf(text, [other]).score for other in texts[:n] + texts[n + 1 :]) for n, text in enumerate(texts)
@@ -71,8 +71,3 @@ def test_minimum_bayes_risk_is_the_response_with_the_highest_mean_chrf(texts: li
     chosen = choose(made("mbr"), *texts)
     assert gains[chosen] == pytest.approx(max(gains))
     assert all(gain < max(gains) - 1e-12 or gain == pytest.approx(max(gains)) for gain in gains[:chosen])
-
-
-def test_the_outlier_is_not_taken_and_a_single_response_is() -> None:
-    assert choose(made("mbr"), "quite another thing", "the cat sat here", "the cat sat there") in (1, 2)
-    assert choose(made("mbr"), "alone") == 0

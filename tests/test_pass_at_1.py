@@ -133,16 +133,17 @@ def test_a_weak_sandbox_needs_a_permission_with_its_name(folder: Path, monkeypat
     assert any("can read your environment variables" in note for note in task.notes)
 
 
-@pytest.mark.parametrize("test", ["x = " + "-" * 50_000 + "1", "x = " + "-" * 5_000 + "1"])
-def test_a_test_that_is_nested_too_deeply_is_refused_with_its_line(folder: Path, test: str) -> None:
+@pytest.mark.parametrize(
+    ("test", "says"),
+    [
+        ("x = " + "-" * 50_000 + "1", ".* is nested too deeply"),
+        ("x = " + "-" * 5_000 + "1", ".* is nested too deeply"),
+        ("assert f(", r"'assert f\(' is not Python"),
+    ],
+)
+def test_a_test_that_cannot_be_read_is_refused_with_its_line(folder: Path, test: str, says: str) -> None:
     (folder / "dev.jsonl").write_text(json.dumps({"ask": "x", "tests": [test]}), encoding="utf-8")
-    with pytest.raises(InputError, match=r"dev\.jsonl:1: the test .* is nested too deeply"):
-        load_task(folder / "double.yaml")
-
-
-def test_a_test_that_is_not_python_is_refused_with_its_line(folder: Path) -> None:
-    (folder / "dev.jsonl").write_text(json.dumps({"ask": "x", "tests": ["assert f("]}), encoding="utf-8")
-    with pytest.raises(InputError, match=r"dev\.jsonl:1: the test 'assert f\(' is not Python"):
+    with pytest.raises(InputError, match=rf"dev\.jsonl:1: the test {says}"):
         load_task(folder / "double.yaml")
 
 

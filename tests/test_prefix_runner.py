@@ -13,11 +13,10 @@ from tiny import passes_of
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ensemble.errors import MemberError
 from ensemble.runtime import local_server
 from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.local_runner import LocalRunner, RecomputingRunner
-from ensemble.runtime.local_server import LocalTokenServer, PrefixRunner, distinct_tokens
+from ensemble.runtime.local_server import LocalTokenServer, PrefixRunner
 from ensemble.servers.token_server import NextToken
 
 KINDS: dict[str, Callable[[], LocalRunner]] = {
@@ -142,10 +141,6 @@ def test_after_a_pass_that_failed_the_rows_are_read_again(monkeypatch: pytest.Mo
     check(runner, model_of("llama"), [[1, 2, 3, 4], [1, 2, 4, 5]])
 
 
-def test_tokens_of_a_common_beginning_count_once() -> None:
-    assert distinct_tokens([[1, 2], [1], [1, 2, 3], [1, 2, 3], [1, 2, 4]]) == 6
-
-
 # The model as a token server
 
 
@@ -189,12 +184,6 @@ def test_chosen_ids_have_their_log_probabilities_in_the_precision_of_the_model()
         assert chosen == pytest.approx({index: float(row[index]) for index in ids}, abs=1e-10)
 
 
-def test_eos_is_the_last_token_of_a_text() -> None:
-    tokens = [token.token for token in written(server(), [[1, 2, 3]], 4, 1)[0]]
-    ended = written(LocalTokenServer(KINDS["cached"], (tokens[1],), None, 320), [[1, 2, 3]], 4, 1)[0]
-    assert [token.token for token in ended] == tokens[: tokens.index(tokens[1]) + 1]
-
-
 def test_a_text_ends_with_the_context() -> None:
     limited = LocalTokenServer(KINDS["cached"], (), 5, 320)
     assert [len(tokens) for tokens in written(limited, [[1, 2, 3], [1, 2, 3, 4]], 9, 1)] == [2, 1]
@@ -214,9 +203,3 @@ def test_log_probabilities_of_logits_far_apart_are_exact(monkeypatch: pytest.Mon
     monkeypatch.setattr(PrefixRunner, "logits", lambda *_: iter([([0], logits)]))
     ((token,),) = written(server(), [[1]], 1, 6)
     assert token.top == pytest.approx(dict(enumerate(logits[0].log_softmax(0).tolist())), abs=1e-15)
-
-
-def test_logits_that_are_no_numbers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PrefixRunner, "logits", lambda *_: iter([([0], torch.tensor([[0.0, torch.nan]]))]))
-    with pytest.raises(MemberError, match=r"its logits are not numbers \(NaN\)"):
-        written(server(), [[1]], 1, 1)

@@ -19,7 +19,7 @@ from sharing import demo_cache
 
 from advisor.advice.comparison import Compared, StrategyResult, compare_strategies
 from advisor.commands.select import run as select
-from advisor.models.loaded_models import ALONE, LoadedModels, load_ensemble
+from advisor.models.loaded_models import ALONE, LoadedModels
 from advisor.models.local_model import LocalModel
 from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import RunConfig
@@ -33,14 +33,12 @@ from advisor.serving.protocol import RequestLimits
 from advisor.serving.server import bind
 from advisor.serving.starting import make_app_of
 from advisor.strategies import label
-from advisor.strategies.self_consistency import TEMPERATURE
 from advisor.strategies.vote import VoteReader
 from ensemble import Ensemble
 from ensemble.common.files import default_cache_dir
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
-from ensemble.methods.voting import answer_codes, vote
-from ensemble.models.spec import EnsembleSpec, ModelSpec
+from ensemble.models.spec import EnsembleSpec
 
 if TYPE_CHECKING:
     from pools import Place
@@ -157,23 +155,6 @@ def test_a_router_by_groups_sends_a_group_to_its_member(run: Place) -> None:
     ran = run.advisor("run", "run", sample["prompt"], "--raw")
     assert (ran.status, ran.out) == (0, f"{texts[first]}\n")
     assert f"a prompt has no group, so {first} answers; give --group NAME, for example sums, rest" in ran.err
-
-
-def test_self_consistency_votes_on_the_draws_of_its_seeds(run: Place) -> None:
-    model = run.json()["selected"][0]
-    recommend(run, strategy="self_consistency", members=[model], draws=5)
-    plan = planned(run)
-    (spec,) = plan.members
-    assert isinstance(spec, ModelSpec) and plan.reader is not None
-    alone = load_ensemble(EnsembleSpec((spec,), "average"), run.folder)
-    texts = [
-        alone.generate([PROMPT], max_new_tokens=64, stop=["\n"], temperature=TEMPERATURE, seed=seed)[0].text
-        for seed in range(5)
-    ]
-    winner = int(vote(answer_codes([[plan.reader.read(text)] for text in texts]))[0])
-    (made,) = answered(plan, [PROMPT])
-    assert [answer for _, answer in made.answers] == [plan.reader.read(text) for text in texts]
-    assert (made.response.text, made.calls) == (texts[winner], 5)
 
 
 # --- Against the evidence ---

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +36,7 @@ def honest(models: Path) -> dict[str, Any]:
 
 def write(place: Place, models: Path, keys: str = "", value: object = None) -> None:
     """A run folder whose result has another value in one place."""
-    result = copy.deepcopy(honest(models))
+    result = honest(models)
     *path, last = keys.split("/") if keys else [""]
     part = result
     for key in path:

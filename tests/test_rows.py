@@ -20,7 +20,7 @@ from ensemble.models.load import member_of
 from ensemble.models.memory import token_size
 from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.forward_pass import GrowingCache, GrowingLayer
-from ensemble.runtime.local_runner import RecomputingRunner, can_skip_logits, common_prefix
+from ensemble.runtime.local_runner import RecomputingRunner, can_skip_logits
 
 CLOSE = 1e-4  # rotary embeddings and some softmaxes are computed in float32; a wrong context is off by far more
 ARCHITECTURES = ("llama", "gpt2", "gpt_neox", "gemma3_text", "falcon", "opt")
@@ -201,14 +201,6 @@ def test_a_short_shared_beginning_is_computed_with_the_rest() -> None:
     with torch.inference_mode(), passes_of(model_of("llama")) as fed:
         rows.admit([[1, 2, 3, 4], [1, 2, 3, 5]])
     assert fed == [(2, 4)]
-
-
-@given(st.lists(st.lists(st.integers(0, 2), max_size=6), min_size=1, max_size=4))
-def test_the_common_prefix_is_the_longest_that_all_begin_with(rows: list[list[int]]) -> None:
-    got = common_prefix(rows)
-    assert all(row[: len(got)] == got for row in rows)
-    longer = [row[: len(got) + 1] for row in rows]
-    assert any(row != longer[0] or len(row) == len(got) for row in longer)
 
 
 # Memory

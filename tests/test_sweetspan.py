@@ -106,10 +106,6 @@ def test_a_long_text_without_white_space_is_read_once() -> None:
     assert span.append(0, b" b c d e f g h ") == b"abcdefgh" * 4000 + b" b c d e f g h"
 
 
-def test_of_two_members_the_filter_leaves_out_none() -> None:
-    assert mean_perplexity((100.0, 2.0), 10) == 51.0
-
-
 def test_the_best_span_is_that_of_the_equations_in_1000_random_cases() -> None:
     draws = np.random.default_rng(20)
     for _ in range(1000):

@@ -33,7 +33,6 @@ from advisor.records import Answer, Limits, Profile, Standing, compared_lengths,
 from advisor.run.result import CutOff
 from advisor.statistics import paired_intervals
 from advisor.strategies.strategy import AnsweredSplit
-from advisor.tasks import load_task
 from advisor.tasks.task import Example, Task
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
@@ -157,21 +156,6 @@ def test_tags_within_an_answer_are_no_thinking(rest: str, begin: str) -> None:
 def test_what_follows_the_section_is_the_answer_with_all_its_tags(form: ThinkingTags, thought: str, rest: str) -> None:
     answer = f"x{rest}x"
     assert read(f"{form.opening}{thought}{form.closing}{answer}") == (thought.strip(), answer)
-
-
-@given(SECTION, st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=3, max_size=5))
-def test_no_thinking_reaches_a_vote(form: ThinkingTags, said: list[tuple[int, int]]) -> None:
-    """Each model thinks of another answer than it gives; the vote counts what it gives."""
-    task = load_task("word_problems", limit=1)
-    (example,) = task.examples
-    texts = [f"The answer is {given}." for _, given in said]
-    thought = [
-        Response(f"{form.opening}The answer is {other}. " * 2 + f"{form.closing}{text}", 9, "eos", 0.0)
-        for (other, _), text in zip(said, texts, strict=True)
-    ]
-    answers = [split_thinking([response])[0].text for response in thought]
-    read = [[task.score(example, text).extracted for text in own] for own in (texts, answers)]
-    assert read[0] == read[1]
 
 
 @given(st.text(), st.booleans())

@@ -47,12 +47,12 @@ def connected(model: str = "m") -> Iterator[tuple[Raw, ServerClient]]:
         yield raw, client
 
 
-def replay(kind: str) -> Callable[[str, dict[str, Any]], Answer]:
-    """The recorded server's answers to recorded requests."""
+def replay(exchanges: list[dict[str, Any]]) -> Callable[[str, dict[str, Any]], Answer]:
+    """A server's answers to recorded requests; not 500 to others, after which a client tries again for minutes."""
 
     def answer(path: str, body: dict[str, Any]) -> Answer:
-        found = [each for each in RECORDED[kind] if (each["path"], each["request"]) == (path, body)]
-        return as_json(found[0]["answer"], found[0]["status"]) if found else as_json({"error": "not recorded"}, 500)
+        found = [each for each in exchanges if (each["path"], each["request"] or {}) == (path, body)]
+        return as_json(found[0]["answer"], found[0]["status"]) if found else as_json({"error": "not recorded"}, 418)
 
     return answer
 
@@ -61,7 +61,7 @@ def replay(kind: str) -> Callable[[str, dict[str, Any]], Answer]:
 def recorded(kind: str = "plain", k: int = 110, context: int = 256, plain: int = 15) -> Iterator[LlamaCppServer]:
     """The recorded llama.cpp server."""
     with connected({"plain": "novice-llama"}.get(kind, kind)) as (raw, client):
-        raw.answer = replay(kind)
+        raw.answer = replay(RECORDED[kind])
         yield LlamaCppServer(client, ServerLimits(k, 64, 128, context), plain)
 
 
@@ -74,7 +74,7 @@ def test_llama_cpp_gives_transformers_log_probabilities_and_its_limits() -> None
     """The recorded log-probabilities are those of the same weights in transformers."""
     model = AutoModelForCausalLM.from_pretrained(ROOT / "advisor/demo/models/novice-llama", dtype=torch.float32)
     with connected("novice-llama") as (raw, client):
-        raw.answer = replay("plain")
+        raw.answer = replay(RECORDED["plain"])
         server = llama_cpp.probe(client)
         assert server is not None
         assert server.limits == ServerLimits(k=110, contexts=64, chosen=128, context=256)
@@ -180,7 +180,7 @@ def test_a_server_of_another_kind_is_none_and_a_wrong_key_is_not_another_kind(
 def test_requests_beside_v1_carry_the_key_and_keep_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OWN_API_KEY", "a-long-secret")
     with raw_server() as raw:
-        raw.answer = replay("plain")
+        raw.answer = replay(RECORDED["plain"])
         with ServerClient(ServerAddress(raw.url, "novice-llama", key_env="OWN_API_KEY")) as client:
             assert llama_cpp.probe(client) is not None
     assert {headers["authorization"] for _, headers, _ in raw.asked} == {"Bearer a-long-secret"}
@@ -476,26 +476,6 @@ EXCHANGES = Path(__file__).parent / "data" / "vllm_exchanges.json"
 K = 10
 
 
-class Replay:
-    """Gives the recorded answers of a server; see :attr:`servers.Raw.answer`.
-
-    Attributes:
-        unknown: The requests that were not recorded.
-    """
-
-    def __init__(self, exchanges: list[dict[str, Any]]) -> None:
-        self._exchanges = exchanges
-        self.unknown: list[tuple[str, dict[str, Any]]] = []
-
-    def __call__(self, path: str, body: dict[str, Any]) -> Answer:
-        for each in self._exchanges:
-            if each["path"] == path and (each["request"] or {}) == body:
-                return as_json(each["answer"], each["status"])
-        self.unknown.append((path, body))
-        # Not 500, after which a client tries again for minutes.
-        return as_json({"error": {"message": "this request was not recorded"}}, 404)
-
-
 @pytest.fixture(scope="module")
 def of_vllm() -> dict[str, Any]:
     found: dict[str, Any] = json.loads(EXCHANGES.read_text(encoding="utf-8"))
@@ -505,14 +485,12 @@ def of_vllm() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def behind_vllm(of_vllm: dict[str, Any]) -> Iterator[Ensemble]:
     with ExitStack() as stack:
-        lines, replays = [], []
+        lines = []
         for member in of_vllm["members"]:
             server = stack.enter_context(raw_server())
-            server.answer = Replay(member["exchanges"])
-            replays.append(server.answer)
+            server.answer = replay(member["exchanges"])
             lines.append(f"openai:{server.url}#{member['model']} tokenizer={MODELS / member['model']}")
         yield Ensemble.from_pretrained(lines, k=K, dtype="float32")
-        assert [replay.unknown for replay in replays] == [[] for _ in replays]
 
 
 @pytest.fixture(scope="module")

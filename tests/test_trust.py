@@ -29,7 +29,6 @@ class Model(LlamaForCausalLM):
     config_class = Config
 """
 POOL, TASK = ("--pool", "models.txt"), ("--task", "task.yaml")
-LENIENT = ("--max-gap", "100", "--max-length-ratio", "1e9", "--quiet", "--out", "run")
 REFUSAL = "models.txt:1: coded runs the code in "
 CONSENT = ("--trust-remote-code", "coded")
 
@@ -90,7 +89,7 @@ def test_a_folder_is_meant_as_the_pool_writes_it(
 
 def test_a_run_needs_consent_again(place: Place, ran: Path) -> None:
     place.pool("./coded trust_remote_code=true")
-    assert place.advisor("select", *POOL, *TASK, *LENIENT, *CONSENT).status == 0
+    place.select("--quiet", *CONSENT)
     ran.unlink()
     place.task([{"question": f"What is {n} - 1?", "answer": str(n - 1)} for n in range(20, 44)])
     for command in (

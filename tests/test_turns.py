@@ -12,7 +12,7 @@ from servers import Answer, Raw, as_json, completion
 from servers import models as model_list
 from tiny import byte_tokenizer, save_member, tiny_model
 
-from advisor.models.job import conversation_end, next_turns, question_key
+from advisor.models.job import next_turns, question_key
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
 from advisor.progress import Progress
@@ -246,11 +246,6 @@ def test_a_turn_after_one_that_failed_has_failed_and_the_others_are_asked(talk: 
     assert errors.pop("3:2") == "the turn before it, 3:1, has no response"
     assert "too long" in (errors.pop("3:1") or "")
     assert set(errors.values()) == {None}
-
-
-def test_questions_are_cut_at_the_end_of_a_conversation(talk: Place) -> None:
-    examples = load_task("task.yaml").examples
-    assert [conversation_end(examples, n) for n in (0, 1, 2, 3, 12)] == [0, 2, 2, 4, 12]
 
 
 def test_a_run_traces_later_turns_and_a_check_asks_whole_conversations(talk: Place, talkers: Path) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ensemble.methods.unite import union
 from ensemble.step import compiled
-from ensemble.step.distribution import Distribution, candidate_logits, greedy, sample
+from ensemble.step.distribution import Distribution, greedy, sample
 from ensemble.vocabulary.joint import EOS, NONE, JointVocabulary, MemberTables
 
 quick = settings(max_examples=25, deadline=None, derandomize=True)
@@ -166,12 +166,6 @@ def test_a_candidate_that_is_no_number_makes_the_mean_no_number(case: Case, data
     assert step.mean[row].isnan().any()
     others = [n for n in batch_of(case) if n != row]
     assert not step.mean[others].isnan().any()
-
-
-def test_the_logit_of_eos_is_the_largest_of_its_ids() -> None:
-    side = tables(4, {0: 1, 3: 2}, {}, 3, eos_ids=[1, 2])
-    z = candidate_logits(torch.tensor([[0.0, 1.0, 5.0, 2.0]]), side)
-    assert z.tolist() == [[0.0, 5.0, -math.inf, 2.0]]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
