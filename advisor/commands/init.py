@@ -17,7 +17,7 @@ from advisor.tasks.draft.columns import Columns
 from advisor.tasks.draft.data import look_at
 from advisor.tasks.draft.guesses import Guess, choice_columns, guess
 from advisor.tasks.draft.task_text import Trial, check_free, text_of_task, try_out, write_task
-from advisor.tasks.metrics import OF_CORPORA, get_metric, metric_names
+from advisor.tasks.metrics import COMPARING, get_metric, metric_names
 from advisor.tasks.tables.rows import stem_of
 from ensemble.common.text import counted, visible
 from ensemble.errors import InputError
@@ -130,7 +130,7 @@ def _show(text: str, trial: Trial) -> None:
             print("No column with right answers was found. If your data has one, name it with --reference.")
     elif not trial.scored:
         print("The references were not scored, because that runs programs; give --allow-code-execution to do it.")
-    elif not trial.wrong and trial.dev.metric in OF_CORPORA:
+    elif not trial.wrong and trial.dev.metric in COMPARING:
         print(f"All {trial.scored:,} references that were tried score 1.0; the same answer in other words scores less.")
     elif not trial.wrong:
         print(f"All {trial.scored:,} references that were tried score 1.0, as right answers must.")

@@ -232,7 +232,7 @@ class Task:
 
         The responses are by the ids of their questions; a missing one counts as an empty text.
         """
-        if self.scorer is not None or self.metric not in metrics.OF_CORPORA:
+        if self.scorer is not None or self.metric not in metrics.COMPARING:
             return None
         from advisor.tasks.metrics.bleu import corpus_score  # here, since sacrebleu takes half a second to load
 

@@ -20,7 +20,7 @@ from advisor.tasks.draft.columns import Columns
 from advisor.tasks.draft.data import DraftData
 from advisor.tasks.draft.guesses import Guess
 from advisor.tasks.load import load_task
-from advisor.tasks.metrics import OF_CORPORA, READERS
+from advisor.tasks.metrics import COMPARING, READERS
 from advisor.tasks.questions import QuestionBank
 from advisor.tasks.task import JUDGE, Example, Score, Task
 from advisor.tasks.task_file import read_definition
@@ -115,7 +115,7 @@ def try_out(text: str, out: Path, data_dir: Path | None, *, allow_code_execution
 
 def _alike(task: Task, pairs: Sequence[tuple[Example, str]], scores: Sequence[Score]) -> list[tuple[str, str]]:
     """Different references that count as one answer: the response of one question is right for another."""
-    if task.runs_code or task.metric in READERS or task.metric in OF_CORPORA:
+    if task.runs_code or task.metric in READERS or task.metric in COMPARING:
         return []
     first: dict[str | None, tuple[Example, str]] = {}
     compared = [(first.setdefault(score.extracted, pair), pair) for pair, score in zip(pairs, scores, strict=True)]

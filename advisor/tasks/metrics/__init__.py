@@ -31,8 +31,8 @@ from ensemble.plugins import Plugins
 VARIANTS = {"chrf": "bleu", "exact_match_squad": "exact_match", "json_fields": "json", "number_comma": "number"}
 """The metrics that are in the file of another one, and its name."""
 
-OF_CORPORA = frozenset({"bleu", "chrf"})
-"""The metrics that also score all responses together."""
+COMPARING = ("chrf", "bleu")
+"""The metrics that compare two whole texts. They also score all responses together."""
 
 RULES = 2
 """The version of the rules by which these metrics read and compare answers, for signatures: a changed rule is a new
