@@ -30,7 +30,7 @@ _FIRST = 2
 """The members that are asked in any case."""
 Metric = Annotated[str, Field(strict=True, max_length=100, description="of a consensus: what compares two texts")]
 Agreement = Annotated[
-    float, Field(strict=True, ge=0, le=1.01, description="of a consensus: how alike the first two texts must be")
+    float, Field(strict=True, ge=0, le=1, description="of a consensus: how alike the first two texts must be")
 ]
 
 
@@ -64,9 +64,13 @@ class Consensus(Strategy):
         metric = metric if metric in COMPARING else COMPARING[0]
         texts = [[each.text or "" for each in own] for own in answers]
         graded = np.stack([scores(profile) for profile in profiles], axis=1)
-        first = np.array([similarity(metric, own[0], own[1]) for own in texts])
-        chosen = np.array([row[most_alike(metric, own)] for row, own in zip(graded, texts, strict=True)])
-        yield cls(given.voters, metric, _limit(first, graded[:, 0], chosen, len(profiles)))
+        first = np.array([similarity(metric, *own[:_FIRST]) for own in texts])
+        tried = []
+        for size in sorted({FEWEST_VOTERS, len(profiles)}):
+            chosen = [row[most_alike(metric, own[:size])] for row, own in zip(graded, texts, strict=True)]
+            tried.append((*_limit(first, graded[:, 0], np.array(chosen), size), size))
+        _, limit, size = max(tried)
+        yield cls(given.voters[:size], metric, limit)
 
     def problem(self) -> tuple[str, str] | None:
         """See :meth:`Strategy.problem`."""
@@ -115,13 +119,12 @@ def _similarity(metric: str, text: str, other: str) -> float:
     return get_metric(metric).score(text, (other,), ())[0]
 
 
-def _limit(first: Floats, alone: Floats, chosen: Floats, members: int) -> float:
-    """The agreement of the first two from which on the first one's text is taken: the most points at few calls."""
-    best, limit = -np.inf, 1.01  # 1.01 asks all members each time
-    for candidate in np.quantile(first, np.linspace(0, 1, _LIMITS)):
-        stops = first >= candidate
-        calls = _FIRST + (members - _FIRST) * float(1 - stops.mean())
-        points = float(np.where(stops, alone, chosen).mean())
-        if calls <= _MOST_CALLS and points > best:
-            best, limit = points, float(candidate)
-    return limit
+def _limit(first: Floats, alone: Floats, chosen: Floats, members: int) -> tuple[float, float]:
+    """The score, and the agreement of the first two from which on only they are asked: the best one at few calls."""
+    best = (float(alone.mean()), 0.0)
+    for limit in np.quantile(first, np.linspace(0, 1, _LIMITS)).tolist():
+        stops = first >= limit
+        calls = _FIRST + (members - _FIRST) * (1 - stops.mean())
+        if calls <= _MOST_CALLS:
+            best = max(best, (float(np.where(stops, alone, chosen).mean()), limit))
+    return best
