@@ -20,7 +20,7 @@ from advisor.options.shared import LogsOptions, TaskOptions, split_names
 from advisor.records import Answer, Cost, Profile, fits, fits_patterns, join
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.tasks.load import find_task
-from advisor.tasks.metrics import READERS, Metric, get_metric, metric_names, runs_code
+from advisor.tasks.metrics import COMPARING, READERS, Metric, get_metric, metric_names, runs_code
 from advisor.tasks.metrics import plugins as metric_plugins
 from advisor.tasks.tables.streams import Notes
 from advisor.tasks.tables.values import ScoreReader
@@ -117,8 +117,8 @@ class JoinedLogs:
 
     @property
     def no_vote_note(self) -> str | None:
-        """A note why no vote is compared; None if votes are possible."""
-        if self.can_vote:
+        """A note why no vote is compared; None if votes are possible, or the texts themselves are compared."""
+        if self.can_vote or self.metric in COMPARING:
             return None
         return (
             "no votes are compared, because most answers have no extracted answer, or long ones that are "
@@ -128,6 +128,8 @@ class JoinedLogs:
     @property
     def can_vote(self) -> bool:
         """Whether the extracted answers can be counted: most have one, and long ones are given more than once."""
+        if self.metric in COMPARING:
+            return False
         answers = [[answer.extracted for answer in profile.answers] for profile in self.profiles.values()]
         known = sum(text is not None for own in answers for text in own)
         long = alike = 0
