@@ -23,9 +23,19 @@ Doubt = Literal["never_right", "unread", "same_text"]
 """Why the figures of a candidate mean little: no response is right, over a fifth of the questions have none, or nearly
 all responses are the same text."""
 RunDoubtCode = Literal[
-    "guessing", Doubt, "fewer_answers", "follows_length", "near_copies", "broken_references", "reference_never_given"
+    "few_questions",
+    "doubled_questions",
+    "no_order",
+    "guessing",
+    Doubt,
+    "fewer_answers",
+    "follows_length",
+    "near_copies",
+    "broken_references",
+    "reference_never_given",
 ]
-"""Why the figures of a run may mislead: that of all candidates that are no better than guessing, or some have a doubt;
+"""Why the figures of a run may mislead: that its questions are few, or many are asked more than once; that no model's
+grades differ by more than chance; that all candidates are no better than guessing, or some have a doubt;
 that fewer answers were read from some; that longer responses score higher; that two candidates are nearly the same
 model; that on some questions the strong candidates give one wrong answer where weak ones are right; that no candidate
 is right where a text is the reference."""

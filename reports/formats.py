@@ -27,7 +27,7 @@ def markdown(result: Result) -> str:
     told = summary(result)
     if result.advice.recommendation is None:
         told = {"Recommended": result.advice.text}
-    said = told.pop("Recommended")
+    said = told.pop(next(iter(told)))
     told = {"Date": (result.provenance.date or "")[:10], **told}
     parts = [
         f"## {escaped(headline(result))}",

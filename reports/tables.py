@@ -138,7 +138,7 @@ def _bars(result: Result) -> dict[str, dict[str, float]]:
 def strategies(result: Result) -> Table:
     """What could run in production, on the held-out questions; the recommended strategy has a tag."""
     rows, recommendation = result.strategies[:MOST_STRATEGIES], result.advice.recommendation
-    key = None if recommendation is None else recommendation.key
+    key = None if recommendation is None or result.advice.no_advice is not None else recommendation.key
 
     def name(row: StrategyFigures) -> Cell:
         return Cell(row.title, detail=_members(row), tag="recommended" if row.key == key else "")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,12 +22,16 @@ from advisor.advice.doubts import (
     doubts_of,
     follows_length,
     near_copies,
+    no_advice,
     run_doubts,
 )
 from advisor.logs.join import JoinedLogs, join_logs
 from advisor.records import Answer, Profile
-from advisor.run.result import DataWarning
+from advisor.run.folder import Run
+from advisor.run.result import DataWarning, RecommendedStrategy, Result
+from advisor.run.sentences import summary
 from advisor.tasks.task import Example, Task
+from reports.sections.strategies import headline
 
 if TYPE_CHECKING:
     from pools import Place
@@ -46,22 +52,23 @@ def task_of(profile: Profile, references: Sequence[str] = ()) -> Task:
     """The questions of a profile; without references if none are given."""
     answers = profile.answers
     given = references or [""] * len(answers)
-    examples = tuple(Example(each.id, "?", "?", reference) for each, reference in zip(answers, given, strict=True))
+    asked = [f"{each.id}?" for each in answers]
+    examples = tuple(Example(*own) for own in zip([each.id for each in answers], asked, asked, given, strict=True))
     return Task("t", "exact_match", "dev", examples, (), 1, 0, 0, None, (), "")
 
 
-def warnings_of(profiles: Sequence[Profile], lowest: float, chance: float | None) -> list[str]:
-    return [each.text for each in run_doubts(profiles, task_of(profiles[0]), lowest, chance)]
+def warnings_of(profiles: Sequence[Profile], references: Sequence[str] = ()) -> list[str]:
+    return [each.text for each in run_doubts(profiles, task_of(profiles[0], references))]
 
 
 def test_models_that_guess_fail_or_are_never_right_are_warned_of() -> None:
     good, bad, never = members(160, 50, 0)
     unread = replace(bad, answers=(*bad.answers[:150], *(replace(a, error="too long") for a in bad.answers[150:])))
-    assert warnings_of([good, bad], 75.0, 25.0) == []
-    assert warnings_of([good, bad], 75.0, None) == []
-    assert "Not one response of c to the 200 questions is right" in warnings_of([good, never], 75.0, None)[0]
-    assert "Over a fifth of the questions could not be answered by b" in warnings_of([good, unread], 75.0, None)[0]
-    assert "better than guessing, which scores 25.0 points" in warnings_of([bad], 20.0, 25.0)[0]
+    letters = list("ABCD" * 50)
+    assert warnings_of([good, bad], letters) == []
+    assert "Not one response of c to the 200 questions is right" in warnings_of([good, never])[0]
+    assert "Over a fifth of the questions could not be answered by b" in warnings_of([good, unread])[0]
+    assert "better than guessing, which scores 25.0 points" in warnings_of([bad], letters)[0]
 
 
 def test_a_model_that_writes_one_text_to_all_questions_is_warned_of() -> None:
@@ -70,7 +77,8 @@ def test_a_model_that_writes_one_text_to_all_questions_is_warned_of() -> None:
         for name, text in (("good", "The answer is {}."), ("constant", "Choose this response."))
     )
     assert (doubts_of(good), doubts_of(constant)) == ((), ("same_text",))
-    (warning,) = warnings_of([constant, good], 75.0, None)
+    order, warning = warnings_of([constant, good])
+    assert order.startswith("The grades of the models do not differ by more than chance (p = 1.00)")
     assert warning.startswith("Nearly all responses of constant are the same text")
 
 
@@ -94,9 +102,67 @@ def test_labels_may_be_equal() -> None:
     assert doubts_of(labels) == ()
 
 
-def test_each_doubt_about_the_models_is_a_warning_by_itself() -> None:
-    never = members(0)[0]
-    assert len(warnings_of([never], 0.0, 25.0)) == 2
+# --- Why there is no advice yet ---
+
+
+def logged(place: Place, n: int, answer: Callable[[str, int, random.Random], object], repeat: int = 1) -> Result:
+    """A run on logs of three models whose answers, or grades, a function gives by model and question."""
+    chance = random.Random(0)
+    rows: list[dict[str, object]] = []
+    for question, name in product(range(n), "abc"):
+        row = {"question": f"What is {question}?", "reference": "ABCD"[question % 4], "model": name}
+        found = answer(name, question, chance)
+        own = {"response": found} if isinstance(found, str) else {"response": f"{name} {question}", "score": found}
+        rows += [{"id": f"{question}-{copy}", **row, **own} for copy in range(repeat)]
+    place.write("logs.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    graded = () if "score" in rows[0] else ("--metric", "exact_match")
+    assert place.advisor("select", "--logs", "logs.jsonl", *graded, "--out", "run").status == 0
+    return Run.open(place.folder / "run").result
+
+
+def mostly(name: str, question: int, chance: random.Random) -> str:
+    return "ABCD"[question % 4] if chance.random() < {"a": 0.9, "b": 0.7, "c": 0.6}[name] else "E"
+
+
+@pytest.mark.parametrize(
+    ("code", "n", "answer", "repeat"),
+    [
+        ("few_questions", 20, mostly, 1),
+        ("doubled_questions", 100, mostly, 2),
+        ("guessing", 200, lambda _, __, chance: chance.choice("ABCD"), 1),
+        ("never_right", 100, lambda *_: "E", 1),
+        ("no_order", 100, lambda _, __, chance: chance.randint(1, 5) / 5, 1),
+    ],
+)
+def test_where_the_answers_allow_no_advice_the_headline_says_so_with_the_reason(
+    place: Place, code: str, n: int, answer: Callable[[str, int, random.Random], object], repeat: int
+) -> None:
+    result = logged(place, n, answer, repeat)
+    none = result.advice.no_advice
+    assert none is not None and none.code == code
+    assert headline(result) == "No advice yet."
+    assert summary(result)["No advice yet"] == none.text
+    assert none.text not in result.advice.warnings
+
+
+@pytest.mark.parametrize("place_of_constant", [0, 1])
+def test_a_constant_text_at_the_top_is_no_advice_and_below_it_a_warning(place_of_constant: int) -> None:
+    texts = ("Choose this response.", "The answer is {}.")
+    first, second = (
+        Profile(name, tuple(Answer(f"q{n}", text.format(n), None, grade - n % 3 / 10, "eos") for n in range(40)))
+        for name, text, grade in zip("ab", texts[:: 1 - 2 * place_of_constant], (0.9, 0.5), strict=True)
+    )
+    doubts = run_doubts([first, second], task_of(first))
+    recommended = RecommendedStrategy(strategy="single", members=("a",))
+    none = no_advice(doubts, recommended, 2)
+    assert [each.code for each in doubts] == ["same_text"]
+    assert (none is None) == bool(place_of_constant)
+
+
+def test_with_enough_good_answers_there_is_an_advice(place: Place) -> None:
+    result = logged(place, 100, mostly)
+    assert result.advice.no_advice is None
+    assert "Recommended" in summary(result)
 
 
 # --- Answers that were not read ---
@@ -119,7 +185,7 @@ def test_a_model_whose_answers_are_read_less_often_is_named_if_its_responses_are
     read: int, length: int, warned: bool
 ) -> None:
     profiles = [reading("good", 40), reading("unread", read, length)]
-    found = [each for each in run_doubts(profiles, task_of(profiles[0]), 75.0, None) if each.code == "fewer_answers"]
+    found = [each for each in run_doubts(profiles, task_of(profiles[0])) if each.code == "fewer_answers"]
     assert [each.models for each in found] == ([("unread",)] if warned else [])
     assert answer_shares(profiles, task_of(profiles[0])) == {"good": 100.0, "unread": 2.5 * read}
 
@@ -152,7 +218,7 @@ def test_at_most_one_of_twenty_pools_without_a_relation_raises_the_warning() -> 
 def test_only_longer_responses_with_higher_scores_are_warned_of(lengths: list[int], wanted: float | None) -> None:
     profiles = by_length([1, 2, 3, 4, 5, 6], lengths)
     assert follows_length(profiles) == pytest.approx(wanted)
-    assert any("longer a model's responses" in each for each in warnings_of(profiles, 75.0, None)) == bool(wanted)
+    assert any("longer a model's responses" in each for each in warnings_of(profiles)) == bool(wanted)
     assert follows_length(profiles[:5]) is None
 
 
@@ -255,7 +321,7 @@ def test_a_reference_of_few_questions_may_be_missed_by_all() -> None:
 def test_on_real_pools_the_near_copies_are_versions_and_hosts_of_one_model() -> None:
     logs = joined("crux")
     profiles = sorted(logs.profiles.values(), key=lambda each: -each.accuracy)
-    doubts = run_doubts(profiles, logs.task("dev", range(800), 0), 100.0, None)
+    doubts = run_doubts(profiles, logs.task("dev", range(800), 0))
     found = [each.models for each in doubts if each.code == "near_copies"]
     families = ("405B", "gpt-4o", "deepseek-v2")
     assert found and all(any(family in a and family in b for family in families) for a, b in found)

@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from advisor.advice.comparison import compare_strategies
-from advisor.advice.recommendation import recommend
+from advisor.advice.recommendation import FEW_QUESTIONS, recommend
 from advisor.advice.rules import rank, select
 from advisor.records import ALPHA, Answer, Doubt, Limits, Profile, join
 from advisor.run.result import Change, CutOff, DataWarning, RecommendedStrategy
-from advisor.statistics import Floats, is_binary, scores
+from advisor.statistics import Floats, accuracy_interval, is_binary, scores
 from advisor.strategies.replay import codes_of
 from advisor.strategies.strategy import AnsweredSplit
+from advisor.tasks.metrics import COMPARING
 from advisor.tasks.task import Task
-from ensemble.common.text import counted, shortened
+from ensemble.common.text import counted, p_value, shortened
 from ensemble.methods.voting import NONE, Codes, count_votes
 
 SAME_TEXT = 0.95
@@ -42,6 +43,8 @@ _BROKEN_SHARE = 0.02
 """Questions, and their share, from which references are said to be broken: a few such questions are chance."""
 _NEVER_GIVEN = 0.01
 """The probability below which it is no chance that no candidate is right where a text is the reference."""
+_MOST_DOUBLED = 0.1
+"""The share of questions that may be there more than once."""
 _FEWEST_MODELS = 6  # with fewer, orders and medians of candidates are too often chance
 _FEWEST = 20  # responses; a few may be equal by chance
 _SHORTEST = 10  # characters; shorter texts may be labels, of which one is often right
@@ -50,33 +53,93 @@ _MOST_QUESTIONS = 20
 _LONGEST_REFERENCE = 60
 
 
-def run_doubts(
-    profiles: Sequence[Profile], task: Task, lowest: float = 100.0, chance: float | None = None
-) -> tuple[DataWarning, ...]:
+def run_doubts(profiles: Sequence[Profile], task: Task, held_out: int = 0) -> tuple[DataWarning, ...]:
     """Why the figures of the candidates may mislead; empty if all is well.
 
-    The best candidate comes first; `lowest` is the lower end of its interval and `chance` the accuracy of guessing, in
-    points. Logs do not tell what guessing scores, so neither counts there.
+    The best candidate comes first; `held_out` is the number of questions that judge besides those of `task`.
     """
     fewer = fewer_answers(profiles, answer_shares(profiles, task))
     return (
-        *_of_candidates(profiles, lowest, chance),
+        *_of_questions(task, held_out),
+        *_of_grades(profiles, task),
+        *_of_candidates(profiles, task),
         *fewer,
         *near_copies(profiles),
         *broken_references(profiles, task),
     )
 
 
-def _of_candidates(profiles: Sequence[Profile], lowest: float, chance: float | None) -> Iterator[DataWarning]:
+def no_advice(
+    doubts: Sequence[DataWarning], recommendation: RecommendedStrategy | None, models: int
+) -> DataWarning | None:
+    """The first warning that does not allow an advice; None if there is an advice. `models` counts the candidates."""
+    members = set(recommendation.members) if recommendation else set()
+    for each in doubts:
+        if (
+            each.code in ("few_questions", "doubled_questions", "guessing")
+            or (each.code == "no_order" and len(members) == 1)
+            or (each.code == "never_right" and len(each.models) == models)
+            or (each.code == "same_text" and members & set(each.models))
+        ):
+            return each
+    return None
+
+
+def _of_questions(task: Task, held_out: int) -> Iterator[DataWarning]:
+    n = len(task.examples) + held_out
+    if 0 < n < FEW_QUESTIONS:
+        text = (
+            f"{counted(n, 'question')} {'tells' if n == 1 else 'tell'} little, because one is {100 / n:.1f} points: "
+            f"ask {FEW_QUESTIONS - n} more."
+        )
+        yield DataWarning(code="few_questions", text=text, value=n)
+    asked = Counter((each.prompt or each.question, each.choices, each.reference) for each in task.examples)
+    repeated = sum(count for (text, *_), count in asked.items() if text and count > 1)
+    if repeated > _MOST_DOUBLED * len(task.examples):
+        text = (
+            f"{repeated} of {counted(len(task.examples), 'question')} are there more than once, so they tell less than "
+            "they seem to: leave the repeats out, and run again."
+        )
+        yield DataWarning(code="doubled_questions", text=text, value=repeated)
+
+
+def _of_grades(profiles: Sequence[Profile], task: Task) -> Iterator[DataWarning]:
+    """No order of grades: Friedman's test (1937, JASA 32), for two models Wilcoxon's."""
+    graded = np.stack([scores(profile) for profile in profiles])
+    if len(graded) < 2 or is_binary(graded) or task.metric in COMPARING or graded.shape[1] < FEW_QUESTIONS:
+        return
+    chance = 1.0
+    if np.ptp(graded, axis=0).any():
+        test = stats.wilcoxon if len(graded) == 2 else stats.friedmanchisquare
+        chance = float(test(*graded).pvalue)
+    if chance > ALPHA:
+        text = (
+            f"The grades of the models do not differ by more than chance (p {p_value(chance)}), so their order means "
+            "little: read some of the grades, or ask more questions."
+        )
+        yield DataWarning(code="no_order", text=text, value=chance)
+
+
+def guessing_points(task: Task) -> float:
+    """What guessing scores, in points: an option of each question, or the most frequent reference each time."""
+    n = max(len(task.examples), 1)
+    by_options = sum(1 / len(each.choices) for each in task.examples if each.choices) / n
+    references = Counter(each.reference for each in task.examples if each.reference)
+    return 100 * max(by_options, max(references.values(), default=0) / n)
+
+
+def _of_candidates(profiles: Sequence[Profile], task: Task) -> Iterator[DataWarning]:
     doubted: dict[Doubt, list[Profile]] = {}
     for profile in profiles:
         for doubt in doubts_of(profile):
             doubted.setdefault(doubt, []).append(profile)
     names = {doubt: tuple(each.model for each in own) for doubt, own in doubted.items()}
-    if chance is not None and lowest <= chance:
+    chance, best = guessing_points(task), profiles[0]
+    is_told = best.accuracy > 0 and is_binary(scores(best)) and len(best.answers) >= FEW_QUESTIONS
+    if is_told and accuracy_interval(best)[0] <= chance:
         text = (
             f"No candidate is shown to be better than guessing, which scores {chance:.1f} points, so the order "
-            "of the candidates means little."
+            "of the candidates means little: ask more questions, or take stronger models or another prompt."
         )
         yield DataWarning(code="guessing", text=text, value=chance)
     if never := names.get("never_right"):
@@ -89,7 +152,7 @@ def _of_candidates(profiles: Sequence[Profile], lowest: float, chance: float | N
     if same := names.get("same_text"):
         text = (
             f"Nearly all responses of {join(same)} are the same text, whatever the question is. Their points say how "
-            "the metric or the judge grades this text, and not how well the model answers."
+            "the metric or the judge grades this text, and not how well the model answers: leave it out."
         )
         yield DataWarning(
             code="same_text", text=text, models=same, value=min(map(_share_of_one_text, doubted["same_text"]))

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from advisor.advice.comparison import Compared, StrategyResult, compare_strategies
-from advisor.advice.doubts import run_doubts, with_more_tokens
+from advisor.advice.doubts import no_advice, run_doubts, with_more_tokens
 from advisor.advice.gain import Gain
 from advisor.advice.pairs import all_pairs, pairs_of_standings, vocabularies
 from advisor.advice.profiled_pool import ProfiledPool, copy_decisions, find_copies, profile_candidates
@@ -39,7 +39,6 @@ from advisor.commands.command_line import command_line, print_json
 from advisor.commands.label import run_on_labels
 from advisor.jobs.figures import (
     candidate_figures,
-    chance_of,
     direct_comparison,
     judge_section,
     provenance_of_logs,
@@ -67,7 +66,15 @@ from advisor.progress import Progress
 from advisor.records import Limits, signed
 from advisor.run.figures import SCHEMA_VERSION, JudgeSection, Sample
 from advisor.run.folder import Run, check_out, check_settings, folder_name, keep_first_date, write_run
-from advisor.run.result import AdviceSection, CandidateFigures, InterimAnalysis, Result, RuleLimits, TaskInfo
+from advisor.run.result import (
+    AdviceSection,
+    CandidateFigures,
+    DataWarning,
+    InterimAnalysis,
+    Result,
+    RuleLimits,
+    TaskInfo,
+)
 from advisor.statistics import accuracy_interval
 from advisor.strategies import largest_default
 from advisor.strategies.strategy import AnsweredSplit
@@ -204,11 +211,12 @@ def run(
         judged = judge_section(
             judge, responses, list(by_name), compared.results, profiler.failures, config.options.seed
         )
-    doubts = run_doubts(profiles, config.dev, intervals[profiles[0].model][0], chance_of(config.dev))
+    judging = len(config.held_out.examples) if config.held_out and compared.results else 0
+    doubts = run_doubts(profiles, config.dev, judging)
     # On a judge whose verdicts tell little; the splits have the same one.
-    notes = (*(each.text for each in doubts), *(judge_warnings(judged.judges, judged.splits[-1]) if judged else ()))
+    notes = judge_warnings(judged.judges, judged.splits[-1]) if judged else ()
     pairs = all_pairs(profiles, vocabularies(list(by_name), profiler, cache, progress), config.options.rules)
-    advice = _advise(config, chosen, compared, looks, notes, judged).model_copy(update={"doubts": doubts})
+    advice = _advise(config, chosen, compared, looks, doubts, notes, judged)
     prices, ensemble = prices_of(config), None
     samples = samples_of(config.dev, "dev", everyone)
     if config.held_out is not None and chosen.alone:
@@ -331,6 +339,7 @@ def _advise(
     chosen: ChosenSet,
     compared: Compared,
     looks: Sequence[InterimAnalysis],
+    doubts: tuple[DataWarning, ...],
     others: Sequence[str],
     judged: JudgeSection | None,
 ) -> AdviceSection:
@@ -359,7 +368,8 @@ def _advise(
     # Where no two can decode together, the rules choose among all.
     apart = () if remote_in(chosen.selection, remote) else remote
     return _with_recommendation(
-        advice.model_copy(update={"text": text}), compared, notes, config.options, splits, can, apart, judged
+        advice.model_copy(update={"text": text, "doubts": doubts}),
+        *(compared, notes, config.options, splits, can, apart, judged),
     )
 
 
@@ -383,10 +393,13 @@ def _with_recommendation(
     cut_off = with_more_tokens(
         *splits, recommendation, can_vote=can_vote, rules=options.rules, apart=apart, seed=options.seed
     )
-    warnings = (*notes, cut_off.text if cut_off else None, moved_warning(compared.moved), *groups)
+    blocks = no_advice(advice.doubts, recommendation, len(splits[0].profiles))
+    doubts = (each.text for each in advice.doubts if each is not blocks)
+    warnings = (*doubts, *notes, cut_off.text if cut_off else None, moved_warning(compared.moved), *groups)
     return advice.model_copy(
         update={
             "recommendation": recommendation,
+            "no_advice": blocks,
             "warnings": tuple(each for each in warnings if each),
             "cut_off": cut_off,
             "ceiling": compared.ceiling,
@@ -412,10 +425,9 @@ def run_on_logs(options: SelectOptions, command: str, progress: Progress) -> tup
     selection = select_by_rules(standings, rules, copy_decisions(copies))
     profiles = [dev.profiles[decision.model] for decision in selection.decisions if decision.model in dev.profiles]
     compared = compare_strategies(dev, held_out, can_vote=logs.can_vote, rules=rules, seed=seed)
-    doubts = run_doubts(profiles, dev.task)
-    notes = [each.text for each in doubts]
+    doubts = run_doubts(profiles, dev.task, len(held_out.task.examples))
     advice = advise(selection, on_logs=True).model_copy(update={"doubts": doubts})
-    advice = _with_recommendation(advice, compared, notes, options, (dev, held_out), logs.can_vote)
+    advice = _with_recommendation(advice, compared, (), options, (dev, held_out), logs.can_vote)
     alone = [held_out.profiles[profile.model] for profile in profiles]
     result = Result(
         schema_version=SCHEMA_VERSION,

@@ -58,13 +58,6 @@ _PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "sacrebleu"
 """The packages that can change a number."""
 
 
-def chance_of(task: Task) -> float | None:
-    """The expected accuracy of guessing on a choice task, in points; None for other tasks."""
-    if task.metric != "choice":
-        return None
-    return 100 * float(np.mean([1 / len(example.choices) for example in task.examples]))
-
-
 def accuracy_by_bytes(profile: Profile, task: Task) -> float | None:
     """Accuracy in points by log-probabilities divided by bytes, ``acc_bytes`` of lm-eval; None without likelihoods."""
     # Letters all have one byte.

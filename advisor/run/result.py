@@ -381,10 +381,11 @@ class DataWarning(Schema):
     """Why the figures of the candidates may mislead."""
 
     code: RunDoubtCode
-    """why: `guessing` (no candidate is shown to be better), `never_right`, `same_text` and `unread` of candidates,
-    `fewer_answers` (read from responses as long as those of others),
-    `follows_length` (longer responses score higher), `near_copies`, `broken_references` (the strong candidates give one
-    wrong answer where weak ones are right), `reference_never_given` (where a text is the reference, no one is right)"""
+    """why: `few_questions` (fewer than 30), `doubled_questions` (many are there more than once), `no_order` (grades do
+    not differ by more than chance), `guessing` (no candidate is shown to be better), `never_right`, `same_text` and
+    `unread` of candidates, `fewer_answers` (read from responses as long as those of others), `follows_length` (longer
+    responses score higher), `near_copies`, `broken_references` (the strong candidates give one wrong answer where weak
+    ones are right), `reference_never_given` (where a text is the reference, no one is right)"""
     text: Line
     """this in a sentence, which `warnings` has, too"""
     models: tuple[Line, ...] = ()
@@ -392,9 +393,9 @@ class DataWarning(Schema):
     questions: tuple[Line, ...] = ()
     """the ids of dev questions concerned, at most 20"""
     value: Figure = None
-    """the figure behind it: for `guessing` its points, for `same_text` the least share of one text, for
-    `fewer_answers` the least percentage, for `follows_length` the rank correlation, for `near_copies` the share of
-    equal answers where one of the two is wrong, for the others the number of questions"""
+    """the figure behind it: for `no_order` the p-value, for `guessing` its points, for `same_text` the least share of
+    one text, for `fewer_answers` the least percentage, for `follows_length` the rank correlation, for `near_copies` the
+    share of equal answers where one of the two is wrong, for the others the number of questions"""
 
 
 class UncomparedStrategy(Schema):
@@ -419,6 +420,8 @@ class AdviceSection(Schema):
     end; null if no gain is expected"""
     recommendation: RecommendedStrategy | None = None
     """what to run; null if nothing was compared on held-out questions"""
+    no_advice: DataWarning | None = None
+    """why the answers do not allow an advice yet, so that the recommendation is only what they say so far"""
     warnings: tuple[Line, ...] = ()
     """what the reader must know besides, each a sentence"""
     ceiling: OracleGain | None = None

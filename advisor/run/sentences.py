@@ -20,7 +20,9 @@ def summary(result: Result) -> dict[str, str]:
 
     The terminal, the first screen of the report, its Markdown and Python have these sentences.
     """
-    recommendation, row = result.advice.recommendation, result.recommended
+    recommendation, row, none = result.advice.recommendation, result.recommended, result.advice.no_advice
+    if none is not None:
+        return {"No advice yet": none.text, "So far": recommendation.text if recommendation else ""}
     if recommendation is None or row is None:
         return {"Recommended": "nothing yet, because no strategy was compared on held-out questions."}
     gain, ends = recommendation.expected_gain, recommendation.expected_gain_ci

@@ -253,7 +253,7 @@ PRINTED_WARNINGS = 5  # the style sheet for print hides the others
 def verdict(report: ReportData) -> dict[str, Any]:
     """Return the template's values."""
     result = report.result
-    recommended = result.recommended
+    recommended = result.recommended if result.advice.no_advice is None else None
     gain = ends = None
     # A single model has no gain: it is what the others are compared with.
     if recommended is not None and not recommended.is_single:
@@ -304,6 +304,8 @@ def _commands(result: Result) -> list[str]:
 
 def headline(result: Result) -> str:
     """Return what to run in a few words; without a recommendation the verdict."""
+    if result.advice.no_advice is not None:
+        return "No advice yet."
     recommended = result.recommended
     return verdict_headline(result) if recommended is None else recommended.key.headline()
 
