@@ -137,7 +137,7 @@ def pareto(report: ReportData) -> dict[str, Any] | None:
         return None
     known.sort(key=lambda each: (-(each[0].accuracy or 0.0), each[1]))
     front = {id(row) for row in front_of(known)}
-    chosen = result.recommended
+    chosen = result.recommended if result.advice.no_advice is None else None
     points = [(row, cost, id(row) in front, chosen is not None and row.key == chosen.key) for row, cost in known]
     best = known[0][0].accuracy or 0.0
     drawn = [each for each in points if each[0] in rows or each[2] or (each[0].accuracy or 0.0) >= best - _FARTHEST]
