@@ -300,6 +300,22 @@ def cluster_totals(values: Floats, clusters: Labels) -> tuple[Floats, Floats]:
     return totals, sizes
 
 
+_DRAWS = 4000
+
+
+def best_probabilities(graded: Floats, clusters: Labels | None = None) -> Floats:
+    """The probability of each model that it is the best one, by scores, models by questions.
+
+    The Bayesian bootstrap over clusters (Rubin 1981, Annals of Statistics 9(1)). Models that are equally good share.
+    """
+    totals, sizes = cluster_totals(graded.T, np.arange(graded.shape[1]) if clusters is None else clusters)
+    weights = np.random.default_rng(0).exponential(size=(_DRAWS, len(sizes)))
+    means = weights @ totals / (weights @ sizes)[:, None]
+    is_best = means >= means.max(axis=1, keepdims=True) - TOLERANCE
+    chances: Floats = (is_best / is_best.sum(axis=1, keepdims=True)).mean(axis=0)
+    return chances
+
+
 def folds_of(clusters: Labels | None, n: int, folds: int, chance: np.random.Generator) -> NDArray[np.intp]:
     """The fold of each question, 0 to `folds` - 1, at random; questions of a cluster have the same one."""
     numbers = np.arange(n) if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from logs import write_lines
+from scipy import stats
 from test_advice import members
 
 from advisor.advice.doubts import (
@@ -30,6 +31,7 @@ from advisor.records import Answer, Profile
 from advisor.run.folder import Run
 from advisor.run.result import DataWarning, RecommendedStrategy, Result
 from advisor.run.sentences import summary
+from advisor.statistics import best_probabilities
 from advisor.tasks.task import Example, Task
 from reports.sections.strategies import headline
 
@@ -159,10 +161,29 @@ def test_a_constant_text_at_the_top_is_no_advice_and_below_it_a_warning(place_of
     assert (none is None) == bool(place_of_constant)
 
 
-def test_with_enough_good_answers_there_is_an_advice(place: Place) -> None:
+def test_a_single_model_is_advised_with_the_probability_that_it_is_the_best(place: Place) -> None:
     result = logged(place, 100, mostly)
     assert result.advice.no_advice is None
-    assert "Recommended" in summary(result)
+    told = summary(result)
+    assert told["Recommended"].startswith("Use a alone")
+    assert told["How sure"].startswith("a is the best of three models with probability 0.9")
+    assert told["How sure"].endswith(" points behind.")
+
+
+def test_models_are_as_probably_the_best_as_their_answers_allow() -> None:
+    chance = np.random.default_rng(0)
+    equal = (chance.random((2, 400)) < 0.7).astype(float)
+    clear = np.stack([equal[0], np.zeros(400)])
+    same = np.stack([equal[0], equal[0]])
+    assert best_probabilities(clear).tolist() == [1.0, 0.0]
+    assert best_probabilities(same).tolist() == [0.5, 0.5]
+    ahead = equal.mean(axis=1)
+    error = np.sqrt(((equal[0] - equal[1] - (ahead[0] - ahead[1])) ** 2).mean() / 400)
+    assert best_probabilities(equal)[0] == pytest.approx(stats.norm.cdf((ahead[0] - ahead[1]) / error), abs=0.03)
+    # Four questions of a passage tell what one tells.
+    passages = np.repeat(np.arange(100), 4)
+    fourfold = equal[:, :100].repeat(4, axis=1)
+    assert best_probabilities(fourfold, passages)[0] == pytest.approx(best_probabilities(equal[:, :100])[0], abs=0.03)
 
 
 # --- Answers that were not read ---

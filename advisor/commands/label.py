@@ -38,7 +38,7 @@ from advisor.jobs.figures import (
     provenance_of_run,
     recommended_of,
     samples_of,
-    single_model,
+    single_models,
     task_info,
 )
 from advisor.jobs.held_out import prices_of
@@ -197,7 +197,7 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
         candidates=candidate_figures(selection, answers.dev.task, profiles, answers.failures),
         selected=selection.selected,
         strategies=_rows(results, accuracies),
-        single_models=tuple(single_model(own, dev_profiles[own.model], prices.get(own.model)) for own in alone),
+        single_models=single_models(alone, dev_profiles, prices),
         advice=advice,
         provenance=answers.provenance,
     )

@@ -46,7 +46,7 @@ from advisor.jobs.figures import (
     provenance_of_run,
     recommended_of,
     samples_of,
-    single_model,
+    single_models,
     task_info,
 )
 from advisor.jobs.held_out import ChosenSet, choose, prices_of, trace_responses
@@ -79,6 +79,7 @@ from advisor.statistics import accuracy_interval
 from advisor.strategies import largest_default
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.strategies.vote import can_vote
+from advisor.tasks.task import clusters_of
 from ensemble.common.schema import written
 from ensemble.common.text import counted, p_value
 from ensemble.errors import InputError
@@ -218,6 +219,7 @@ def run(
     pairs = all_pairs(profiles, vocabularies(list(by_name), profiler, cache, progress), config.options.rules)
     advice = _advise(config, chosen, compared, looks, doubts, notes, judged)
     prices, ensemble = prices_of(config), None
+    clusters = clusters_of(*(each for each in (config.dev, config.held_out) if each is not None))
     samples = samples_of(config.dev, "dev", everyone)
     if config.held_out is not None and chosen.alone:
         alone, together = list(chosen.alone.values()), None
@@ -245,10 +247,7 @@ def run(
         pairs=pairs,
         ensemble=ensemble,
         strategies=tuple(each.figures for each in compared.results),
-        single_models=tuple(
-            single_model(each, by_name.get(name) or pool.copies.get(name), prices.get(name))
-            for name, each in chosen.alone.items()
-        ),
+        single_models=single_models(list(chosen.alone.values()), {**pool.copies, **by_name}, prices, clusters),
         advice=advice,
         looks=with_earlier(looks, earlier),
         judge=judged,
@@ -445,7 +444,7 @@ def run_on_logs(options: SelectOptions, command: str, progress: Progress) -> tup
         selected=selection.selected,
         pairs=all_pairs(profiles),
         strategies=tuple(each.figures for each in compared.results),
-        single_models=tuple(single_model(each, dev.profiles[each.model], None) for each in alone),
+        single_models=single_models(alone, dev.profiles, {}, clusters_of(dev.task, held_out.task)),
         advice=advice,
         provenance=provenance_of_logs(command, seed, logs),
     )

@@ -43,7 +43,7 @@ from advisor.run.result import (
     SingleModel,
     TaskInfo,
 )
-from advisor.statistics import Interval, accuracy_interval
+from advisor.statistics import Interval, Labels, accuracy_interval, best_probabilities, scores
 from advisor.strategies.replay import Spent
 from advisor.strategies.schema import strategy_json
 from advisor.tasks import metrics
@@ -186,20 +186,39 @@ def group_accuracies(profile: Profile) -> dict[str, GroupAccuracy] | None:
     }
 
 
-def single_model(profile: Profile, dev: Profile | None, price: Price | None) -> SingleModel:
-    """A single model on the held-out questions; seconds and price are null if they are not known."""
-    every = profile if dev is None else replace(profile, answers=(*dev.answers, *profile.answers))
-    n = len(profile.answers)
-    spent = Spent.of([(profile, None)])
-    dollars = spent.price(price)
-    return SingleModel(
-        model=profile.model,
-        n=n,
-        accuracy=profile.accuracy,
-        groups=group_accuracies(every),
-        seconds_per_question=None if spent.seconds is None else spent.seconds / n,
-        price_per_1000=None if dollars is None else 1000 * dollars / n,
-    )
+def single_models(
+    alone: Sequence[Profile], dev: Mapping[str, Profile], prices: Mapping[str, Price], clusters: Labels | None = None
+) -> tuple[SingleModel, ...]:
+    """The single models on the held-out questions; seconds and price are null if they are not known.
+
+    Which is the best one is said by the dev and the held-out questions together, if all models answered them;
+    `clusters` are theirs.
+    """
+    every = [
+        replace(own, answers=(*dev[own.model].answers, *own.answers)) if own.model in dev else own for own in alone
+    ]
+    chances: list[float | None] = [None] * len(alone)
+    if len({len(each.answers) for each in every}) == 1:
+        graded = np.stack([scores(each) for each in every])
+        if not np.isnan(graded).any():
+            chances = [*map(float, best_probabilities(graded, clusters))]
+    found = []
+    for profile, whole, chance in zip(alone, every, chances, strict=True):
+        n, spent = len(profile.answers), Spent.of([(profile, None)])
+        dollars = spent.price(prices.get(profile.model))
+        found.append(
+            SingleModel(
+                model=profile.model,
+                n=n,
+                accuracy=profile.accuracy,
+                accuracy_all=whole.accuracy,
+                best_probability=chance,
+                groups=group_accuracies(whole),
+                seconds_per_question=None if spent.seconds is None else spent.seconds / n,
+                price_per_1000=None if dollars is None else 1000 * dollars / n,
+            )
+        )
+    return tuple(found)
 
 
 def judge_section(

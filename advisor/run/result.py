@@ -313,6 +313,10 @@ class SingleModel(OfModel):
     """number of the questions"""
     accuracy: Points = None
     """on these questions"""
+    accuracy_all: Points = None
+    """on the dev and held-out questions together"""
+    best_probability: Share | None = None
+    """the probability that it is the best of these models, by all these questions"""
     groups: dict[Line, GroupAccuracy] | None = None
     """for each group, its figures on the dev and held-out questions together; null if there is only one group"""
     seconds_per_question: Figure = None

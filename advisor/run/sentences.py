@@ -42,13 +42,26 @@ def summary(result: Result) -> dict[str, str]:
 def _certainty(result: Result, row: StrategyFigures) -> str:
     """How sure it is that the recommended strategy is better than the best single model."""
     if row.is_single:
-        return "nothing was compared, because this is the only strategy" if len(result.strategies) == 1 else ""
+        return _best_of(result, row.members[0])
     if row.probability is None:
         return ""
     sentence = f"better than {row.best_single_model} alone with probability {text.probability(row.probability)}"
     more = _more_labels(row)
     return (
         f"{sentence}." if more is None else f"{sentence}; {more[0]:,} more labels: {more[1]:.2f} if the gain is real."
+    )
+
+
+def _best_of(result: Result, best: str) -> str:
+    """How sure it is that a single model is the best one; empty if that is not known."""
+    known = {each.model: each for each in result.single_models if each.accuracy_all is not None}
+    if best not in known or len(known) < 2:
+        return ""
+    own, others = known.pop(best), sorted(known.values(), key=lambda each: -(each.accuracy_all or 0.0))
+    behind = text.points((own.accuracy_all or 0.0) - (others[0].accuracy_all or 0.0))
+    return (
+        f"{best} is the best of {text.in_words(len(known) + 1)} models with probability "
+        f"{text.probability(own.best_probability)}; {others[0].model} is {behind} points behind."
     )
 
 
