@@ -78,7 +78,7 @@ def split_of(n: int = 60, shares: Sequence[float] = (0.2, 0.25, 0.25, 0.3)) -> A
 def learn(split: AnsweredSplit, *, can_vote: bool = False) -> list[Consensus]:
     ranked = sorted(split.profiles.values(), key=lambda each: -each.accuracy)
     names = tuple(each.model for each in ranked)
-    return list(Consensus.learn(TrainingData(split, names[0], names, can_vote)))
+    return list(Consensus.learn(TrainingData(split, names[0], names, names, 5, can_vote)))
 
 
 def slow_choice(texts: Sequence[str], agreement: float) -> tuple[int, int]:
