@@ -240,13 +240,6 @@ def test_a_judge_has_its_place_in_the_plan(place: Place, models: Path, judge: di
     assert f"judging      at most {6 * each} verdicts" in ran.out
 
 
-def test_sets_that_decode_on_dev_are_judged_there_as_well(place: Place, models: Path) -> None:
-    arguments = judged(place, models, SINGLE)
-    plan = planned(place, *arguments, "--set-by", "predicted", "--decode-on", "both")
-    assert plan["total"]["together"] == 2 * 4 * 6
-    assert plan["total"]["judging"] == 2 * (2 + 4) * 6
-
-
 def test_a_judge_that_cannot_run_gives_status_1(place: Place, models: Path) -> None:
     judged(place, models, SINGLE)
     (place.folder / "empty").mkdir()

@@ -425,7 +425,7 @@ def test_a_set_is_compared_with_the_same_opponents_as_its_members(place: Place, 
     arguments = prepare(place, raw, judge)
     names = ("one", "two", "three")
     place.pool(*(str(long_models / name) for name in names))
-    options = ("--max-length-ratio", "1e9", "--decode-on", "both", "--out", "run", "--quiet")
+    options = ("--max-length-ratio", "1e9", "--out", "run", "--quiet")
     assert place.advisor("select", *arguments, *options).status == 0
     held_out = [each for each in place.samples("held_out") if each["ensemble"]]
     assert len(held_out) == QUESTIONS

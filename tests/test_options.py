@@ -117,7 +117,6 @@ MODELS_ONLY = {
     "limit": 20,
     "data": Path("data"),
     "pool": "demo",
-    "decode_on": "both",
     "judge": ("m",),
     "batch_size": 2,
     "dry_run": True,

@@ -248,14 +248,6 @@ def test_sets_that_decode_together_are_corrected_by_themselves() -> None:
     found = compare_strategies(dev, judged, can_vote=True).results
     own = [each for each in found if each.strategy in sets]
     assert [each.figures.p_adjusted for each in own] == holm([each.gain.p_no_gain for each in own])
-    one = dict([next(iter(sets.items()))])
-    learned = {strategy: together(strategy.members, dev.task, "1112") for strategy in one}
-    both = compare_strategies(
-        dataclasses.replace(dev, written=learned), dataclasses.replace(held_out, written=one), can_vote=True
-    )
-    (unite,) = (each for each in both.results if each.strategy in one)
-    assert unite.gain.questions == 2 * N
-    assert unite.figures.p_adjusted == unite.gain.p_no_gain
 
 
 def costs_of(result: StrategyResult) -> tuple[float, ...]:

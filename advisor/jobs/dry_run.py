@@ -279,13 +279,11 @@ def written_anew(config: RunConfig) -> dict[str, int]:
 
 
 def decoded_sets(config: RunConfig) -> dict[str, int]:
-    """How many sets a run decodes at most on each of its splits."""
+    """How many sets a run decodes at most, by split."""
     if config.held_out is None or len(config.candidates) < 2:
         return {}
     # The rules run one set; predicted gains choose up to so many.
-    tried = 1 if config.options.set_by == "rules" else TRIES
-    on_dev = config.options.decode_on != "held_out"
-    return {config.held_out.split: tried, **({config.dev.split: tried} if on_dev else {})}
+    return {config.held_out.split: 1 if config.options.set_by == "rules" else TRIES}
 
 
 def verdicts(config: RunConfig, sets: dict[str, int]) -> int:

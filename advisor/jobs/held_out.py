@@ -59,7 +59,6 @@ class HeldOutResult:
 
     strategy: Decoded
     profile: Profile
-    dev: Profile | None
     weights: tuple[float, ...] | Literal["perplexity"] | None
     expected: float = 0.0
 
@@ -94,13 +93,12 @@ class ChosenSet:
 
     def splits(self, config: RunConfig, held_out: Task) -> tuple[AnsweredSplit, AnsweredSplit]:
         """The dev and the held-out questions, with all answers to them."""
-        on_dev: dict[Strategy, Replay] = {each.strategy: Replay(each.dev) for each in self.verified if each.dev}
         decoded: dict[Strategy, Replay] = {
             each.strategy: Replay(each.profile, calls=((each.strategy.members, each.profile),))
             for each in self.verified
         }
         return (
-            AnsweredSplit(config.dev, self.pool.complete, on_dev),
+            AnsweredSplit(config.dev, self.pool.complete),
             AnsweredSplit(held_out, self.alone, {**decoded, **self.written}, prices_of(config)),
         )
 
@@ -198,13 +196,12 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         try:
             # The members' own answers were stored before: if memory ends here, no work is lost.
             together = profiler.together(predicted.models, config.held_out)
-            on_dev = profiler.together(predicted.models, config.dev) if config.options.decode_on == "both" else None
         except MemberError as error:
             progress.say(str(error))
             chosen = replace(chosen, trouble=str(error))
             continue
         decoded = Decoded(predicted.models, config.options.method)
-        made = HeldOutResult(decoded, together, on_dev, profiler.weights(predicted.models))
+        made = HeldOutResult(decoded, together, profiler.weights(predicted.models))
         splits = replace(chosen, verified=(made,)).splits(config, config.held_out)
         verified.append(replace(made, expected=expected_gain(made.strategy, *splits, config.options.rules)))
     # The sort is stable: of sets with the same expected gain the one with the larger predicted gain comes first.

@@ -13,7 +13,6 @@ from ensemble.models.choices import CHAT_TEMPLATES, DTYPES, ChatTemplate
 
 EngineName = Literal["local", "ray"]
 SetBy = Literal["rules", "predicted"]
-DecodeOn = Literal["held_out", "both"]
 
 MODELS: Any = {"sources": ("models",)}
 """Of an option that has an effect only where models answer."""
@@ -269,12 +268,6 @@ class DecodingOptions(WeightOptions, panel="Decoding"):
 class VerificationOptions(Options, panel="Choosing and verifying"):
     """How a set is chosen and verified, and which strategies with new calls are compared with it."""
 
-    decode_on: DecodeOn = option(
-        "held_out",
-        "Where the set decodes: held_out, or both (dev, too), which shows a gain with fewer held-out questions.",
-        one_of=get_args(DecodeOn),
-        **VERIFIED,
-    )
     until_sure: bool = option(False, "Ask held-out questions in batches until the test shows a difference.", **VERIFIED)
     set_by: SetBy = option(
         "rules",

@@ -276,8 +276,7 @@ class AnsweredSplit:
     Attributes:
         task: The questions.
         profiles: The models' answers, by name.
-        written: The replays of strategies that write new texts, so that no stored reply is theirs. On dev they are
-            optional.
+        written: The replays of strategies that write new texts, so that no stored reply is theirs.
         prices: What the models' tokens cost, if it is known, by name.
         draws: Several responses of a model to each question, by name.
     """
