@@ -150,7 +150,7 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
         fitted = list(cross_fit(offered, evidence.questions, teach))
     singles = dict.fromkeys((evidence.best, *evidence.cheaper(held_out)))
     answers = [evidence.single(name, held_out) for name in singles]
-    answers += [evidence.anew(each, held_out) for each in held_out.written]
+    answers += [evidence.anew(each, dev, held_out) for each in held_out.written]
     for strategy, found in fitted:
         # A router that sends all questions to one model is this model.
         if not strategy.LEARNS or strategy.COUNTS or len(set(found.answered.takes)) > 1:
@@ -225,7 +225,7 @@ def expected_gain(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSpli
     if strategy not in held_out.written:
         raise UniteError(f"{strategy}: its answers to the held-out questions are not known")
     evidence = _Evidence(dev, held_out, rules)
-    answered = evidence.anew(strategy, held_out)
+    answered = evidence.anew(strategy, dev, held_out)
     gain = evidence.gain(answered)
     return (evidence.updated(answered, gain, evidence.predicted(strategy, gain), None) or gain).points
 
@@ -342,10 +342,11 @@ class _Evidence:
         own = Replay(held_out.profiles[name], ((name, None),) * n, {(name, None): np.ones(n, dtype=np.bool_)})
         return _Answers(strategy, own, (self._scores[self.models.index(name)] - self._baseline)[None])
 
-    def anew(self, strategy: Strategy, held_out: AnsweredSplit) -> _Answers:
-        """A strategy that writes new texts."""
+    def anew(self, strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSplit) -> _Answers:
+        """A strategy that writes new texts, or a router, which chose on dev questions, too."""
         found = held_out.written[strategy]
-        own = scores(found.profile)
+        on_dev = dev.written.get(strategy) if self._dev else None
+        own = np.concatenate([scores(each.profile) for each in (on_dev, found) if each is not None])
         return _Answers(strategy, found, (own - self._baseline[-len(own) :])[None], is_written=True)
 
     def on_held_out(self, strategy: Strategy, found: CrossFitted, own: Replay | None) -> _Answers:

@@ -77,6 +77,7 @@ from advisor.run.result import (
 )
 from advisor.statistics import accuracy_interval
 from advisor.strategies import largest_default
+from advisor.strategies.router import with_router
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.strategies.vote import can_vote
 from advisor.tasks.task import clusters_of
@@ -420,6 +421,8 @@ def run_on_logs(options: SelectOptions, command: str, progress: Progress) -> tup
         replace(split, profiles={name: each for name, each in split.profiles.items() if name not in copies})
         for split in (dev, held_out)
     )
+    if options.router is not None:
+        dev, held_out = with_router(options.router, (dev, held_out), progress.say)
     standings = [profile.standing for profile in dev.profiles.values()]
     selection = select_by_rules(standings, rules, copy_decisions(copies))
     profiles = [dev.profiles[decision.model] for decision in selection.decisions if decision.model in dev.profiles]

@@ -8,6 +8,7 @@ from pathlib import Path
 from advisor.options.option import AT_LEAST_0, Options, Source, argument, changed, option
 from advisor.options.shared import (
     ANSWERS,
+    LOGS,
     MEANS,
     MODELS,
     CacheOptions,
@@ -67,6 +68,13 @@ class LogChoiceOptions(Options, panel="Models and questions"):
         "Models of the pool or the logs to take, or to leave out (!GLOB). Default: all.",
         metavar="GLOB,...",
         **ANSWERS,
+    )
+    router: Path | None = option(
+        None,
+        "A table with the model that your router chose for each question (columns id or question, and model): is it "
+        "worth its cost?",
+        metavar="FILE",
+        **LOGS,
     )
 
 

@@ -32,6 +32,7 @@ def summary(result: Result) -> dict[str, str]:
         "Recommended": recommendation.text,
         "That is": text.of_thousand(gain or 0.0, ends) if is_told else "",
         "Where": "" if row.is_single else source_of_gain(row.groups or ()),
+        "Your router": _on_router(result),
         "What is possible": ceiling_in_words(result),
         "How sure": _certainty(result, row),
         "Cost": _cost(recommendation),
@@ -63,6 +64,38 @@ def _best_of(result: Result, best: str) -> str:
         f"{best} is the best of {text.in_words(len(known) + 1)} models with probability "
         f"{text.probability(own.best_probability)}; {others[0].model} is {behind} points behind."
     )
+
+
+def _on_router(result: Result) -> str:
+    """Whether a router pays, beside the best single model, the cheapest one that is as good, and the learned vote."""
+    own = next((each for each in result.strategies if each.strategy == "router"), None)
+    if own is None:
+        return ""
+
+    def cost(row: StrategyFigures) -> float:
+        return row.calls_per_question or 0.0 if own.price_per_1000 is None else row.price_per_1000 or math.inf
+
+    others = [each for each in result.strategies if each is not own]
+    as_good = [each for each in others if each.is_single and (each.accuracy or 0.0) >= (own.accuracy or 0.0)]
+    beside = [
+        *(each for each in others if each.is_single and each.members[0] == own.best_single_model),
+        *sorted(as_good, key=cost)[:1],
+        *(each for each in others if each.strategy == "learned_vote"),
+    ]
+    told = [
+        f"{row.title} has {text.points(row.accuracy)} points"
+        + ("" if row.price_per_1000 is None else f" for {text.price(row.price_per_1000)}")
+        for row in {row.title: row for row in (own, *beside)}.values()
+    ]
+    gain = f"{text.difference(own.measured_gain)} points ({text.difference_interval(own.measured_gain_ci)})"
+    better = [row for row in others if (row.accuracy or 0.0) >= (own.accuracy or 0.0) and cost(row) <= cost(own)]
+    if better:
+        verdict = f"It does not pay: {better[0].title} has as many points for no more"
+    elif (own.measured_gain or 0.0) > 0:
+        verdict = "It pays"
+    else:
+        verdict = "It costs less, and has fewer points"
+    return f"{join(told)}. {verdict}; over {own.best_single_model} alone it gains {gain}."
 
 
 def _more_labels(row: StrategyFigures) -> tuple[int, float] | None:
