@@ -69,7 +69,11 @@ def test_its_points_price_and_paired_gain_are_those_of_its_choices(logs: Place, 
 
 @pytest.mark.parametrize(
     ("models", "verdict"),
-    [("cb", "It costs less, and has fewer points"), ("ac", "It costs less"), ("b", "as many points")],
+    [
+        ("aaab", "It costs less, and has fewer points"),
+        ("ac", "It pays"),
+        ("b", "It does not pay: b alone has as many points"),
+    ],
 )
 def test_one_sentence_says_whether_it_pays(logs: Place, models: str, verdict: str) -> None:
     assert logs.advisor(*route(logs, models=models)).status == 0

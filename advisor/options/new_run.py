@@ -69,13 +69,6 @@ class LogChoiceOptions(Options, panel="Models and questions"):
         metavar="GLOB,...",
         **ANSWERS,
     )
-    router: Path | None = option(
-        None,
-        "A table with the model that your router chose for each question (columns id or question, and model): is it "
-        "worth its cost?",
-        metavar="FILE",
-        **LOGS,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +83,13 @@ class WholeRunOptions(Options, panel="Files and output"):
         **MODELS,
     )
     scores: Path | None = option(None, "A file with numbers, instead of models that run.", panel="Models and questions")
+    router: Path | None = option(
+        None,
+        "A table with the model that your router chose for each question (id or question, model), to see if it pays.",
+        panel="Logs",
+        metavar="FILE",
+        **LOGS,
+    )
     out: Path | None = option(None, "The run folder. Default: runs/TASK.", **MEANS)
     force: bool = option(False, "Replace a run with other settings in this folder.", **MEANS)
 
