@@ -143,7 +143,7 @@ def test_two_models_have_no_vote_and_one_has_only_itself() -> None:
 
 def test_answers_that_cannot_be_counted_have_no_vote() -> None:
     names = {each.strategy.name for each in compared(BY_TOPIC, BY_TOPIC, can_vote=False)}
-    assert names == {"single", "consensus"}
+    assert names == {"single"}
 
 
 def test_groups_of_questions_have_a_router_that_knows_the_best_model_of_each() -> None:

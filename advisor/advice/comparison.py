@@ -392,7 +392,7 @@ class _Evidence:
         """The gain that is expected before anything is measured; None for strategies without such a prediction."""
         if isinstance(strategy, Decoded):
             return self._predictor.decoded(strategy.members)
-        if len(strategy.members) < 2 or not (strategy.COUNTS or strategy.LEARNS):
+        if len(strategy.members) < 2 or not (strategy.COUNTS or strategy.groups):
             return None
         # Between the two accuracies, as with one question more that is right and one that is wrong.
         n = self._scores.shape[1]

@@ -17,14 +17,14 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from advisor.statistics import Floats, scores
+from advisor.statistics import Floats, is_binary, scores
 from advisor.strategies.strategy import FEWEST_VOTERS, Call, Flow, QuestionText, Reply, Strategy, TrainingData
 from advisor.tasks.metrics import COMPARING, get_metric
 
 _MOST_CALLS = 2.6
 """Calls of a question that a consensus may take on average."""
 _LIMITS = 21
-_LONGEST = 2000
+_LONGEST = 1000
 """Characters of a text that are compared: more take long, and hardly change which texts agree."""
 _FIRST = 2
 """The members that are asked in any case."""
@@ -61,9 +61,12 @@ class Consensus(Strategy):
         has_texts = all(each.text is not None and not each.options for own in answers for each in own)
         if given.can_vote or len(profiles) < FEWEST_VOTERS or not answers or not has_texts:
             return
-        metric = metric if metric in COMPARING else COMPARING[0]
         texts = [[each.text or "" for each in own] for own in answers]
         graded = np.stack([scores(profile) for profile in profiles], axis=1)
+        # What is right or wrong is hardly so because it is like other texts.
+        if metric not in COMPARING and is_binary(graded):
+            return
+        metric = metric if metric in COMPARING else COMPARING[0]
         first = np.array([similarity(metric, *own[:_FIRST]) for own in texts])
         tried = []
         for size in sorted({FEWEST_VOTERS, len(profiles)}):
