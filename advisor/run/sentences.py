@@ -43,7 +43,8 @@ def summary(result: Result) -> dict[str, str]:
 def _certainty(result: Result, row: StrategyFigures) -> str:
     """How sure it is that the recommended strategy is better than the best single model."""
     if row.is_single:
-        return _best_of(result, row.members[0])
+        only = "nothing was compared, because this is the only strategy" if len(result.strategies) == 1 else ""
+        return _best_of(result, row.members[0]) or only
     if row.probability is None:
         return ""
     sentence = f"better than {row.best_single_model} alone with probability {text.probability(row.probability)}"
