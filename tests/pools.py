@@ -135,9 +135,9 @@ class Place:
         text = (self.folder / name).read_text(encoding="utf-8")
         return json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
 
-    def samples(self, split: str | None = None) -> list[dict[str, Any]]:
-        """The questions of the folder `run`."""
-        lines = (self.folder / "run" / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+    def samples(self, split: str | None = None, out: str = "run") -> list[dict[str, Any]]:
+        """The questions of a run folder."""
+        lines = (self.folder / out / "samples.jsonl").read_text(encoding="utf-8").splitlines()
         return [sample for sample in map(json.loads, lines) if split in (None, sample["split"])]
 
     def edit(self, change: Callable[[Any], object], name: str = "run/result.json") -> None:

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
 from tiny import byte_tokenizer, member
 from torch import Tensor
@@ -23,6 +24,7 @@ from ensemble.errors import InputError
 from ensemble.methods import _mapping, deepen, get_module, make_options
 from ensemble.methods._mapping import TokenMapping, load_or_make
 from ensemble.methods.eva import Options, alignment
+from ensemble.methods.mined import nearest
 from ensemble.models.member import Member
 from ensemble.step.distribution import Distribution
 from ensemble.step.token_method import Setup, TokenRule
@@ -268,6 +270,19 @@ def test_few_common_tokens_are_enough_for_wide_embeddings(whiten: bool) -> None:
     mapped = alignment([(x, z)], Options(dewhiten=False)) if whiten else ways
     cosines = torch.nn.functional.cosine_similarity(x @ mapped[0], z @ mapped[1])
     assert bool((cosines > 1 - 1e-9).all()) == whiten
+
+
+@quick
+@given(
+    st.lists(st.binary(min_size=1, max_size=12), min_size=1, max_size=8),
+    st.lists(st.binary(min_size=1, max_size=4), unique=True, min_size=1, max_size=12),
+)
+def test_the_nearest_of_all_tokens_is_found_and_the_lowest_id_of_several(
+    wanted: list[bytes], among: list[bytes]
+) -> None:
+    ids = {data: 7 * n % 13 for n, data in enumerate(among)}
+    slow = [min(ids, key=lambda to: (Levenshtein.distance(data, to), ids[to])) for data in wanted]
+    assert nearest(wanted, ids) == [ids[to] for to in slow]
 
 
 @pytest.mark.parametrize("name", [*METHODS, "deepen"])

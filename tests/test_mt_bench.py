@@ -127,23 +127,6 @@ def select(place: Place, cast: Path, task: str) -> Ran:
     )
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The prompts that models get, as text."""
-    from ensemble.models.member import Member
-
-    texts: list[str] = []
-    original = Member.encode_prompt
-
-    def encode(self: Member, prompt: Any) -> list[int]:
-        row = original(self, prompt)
-        texts.append(self.tokenizer.decode(row))
-        return row
-
-    monkeypatch.setattr(Member, "encode_prompt", encode)
-    return texts
-
-
 @pytest.mark.parametrize(
     "task",
     [
@@ -152,22 +135,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         pytest.param("mt_bench:pairwise", marks=pytest.mark.second_lane),
     ],
 )
-def test_a_run_with_a_local_judge(place: Place, cast: Path, asked: list[str], task: str) -> None:
+def test_a_run_with_a_local_judge(place: Place, cast: Path, task: str) -> None:
     ran = select(place, cast, task)
     assert ran.status == 0, ran.err
-    result = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
-    assert [(each["n"], each["errors"]) for each in result["candidates"]] == [(4, 0)] * 2
-    lines = [json.loads(line) for line in (place.folder / "run" / "samples.jsonl").read_text("utf-8").splitlines()]
+    assert [(each["n"], each["errors"]) for each in place.json()["candidates"]] == [(4, 0)] * 2
+    lines = place.samples()
     assert Counter(line["id"][-2:] for line in lines) == {":1": 4, ":2": 4}
     if task == "mt_bench:likelihood":  # each turn has a grade, which differs with its response
         scores = [each["score"] for line in lines for each in line["responses"].values()]
         assert len(scores) == 16 and all(0 < score < 1 for score in scores) and len(set(scores)) > 8
-    prompts = {example.id: example.prompt for example in load().examples}
-    said = {(line["id"], name): each["text"] for line in lines for name, each in line["responses"].items()}
-    for (number, name), text in said.items():
-        if number.endswith(":1"):
-            first, second = prompts[number], prompts[f"{number[:-1]}2"]
-            gap = "" if text[:1].isspace() else " "
-            plain = f"{first}{gap}{text}".rstrip() + f"\n\n{second}"
-            chat = f"<user>{first}<assistant>{text}<user>{second}<assistant>"
-            assert (chat if name == "chat" else plain) in asked

@@ -124,9 +124,6 @@ def test_a_tokenizer_that_cannot_be_read_is_said_and_left_out(monkeypatch: pytes
     ]
 
 
-# --- Kappa ---
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 9).flatmap(

@@ -377,13 +377,6 @@ def test_whatever_loading_raises_is_the_models_failure(
 # --- Choice tasks ---
 
 
-@pytest.fixture
-def choices(place: Place) -> Task:
-    records = [{"question": f"{n}?", "answer": "A", "A": "yes", "B": f"no {n}"} for n in range(8)]
-    place.task(records, choices=["{{A}}", "{{B}}"], metric="choice")
-    return load_task("task.yaml")
-
-
 @pytest.mark.parametrize("scoring", ["texts", "letters", "normalised"])
 def test_a_model_chooses_by_the_tasks_scoring(
     place: Place, store: ResponseCache, alone: Ensemble, scoring: Scoring
@@ -404,10 +397,12 @@ def test_a_model_chooses_by_the_tasks_scoring(
 
 
 def test_many_questions_are_chosen_in_few_passes(
-    choices: Task, store: ResponseCache, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
+    place: Place, store: ResponseCache, alone: Ensemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    records = [{"question": f"{n}?", "answer": "A", "A": "yes", "B": f"no {n}"} for n in range(8)]
+    place.task(records, choices=["{{A}}", "{{B}}"], metric="choice")
     sizes = spoil(monkeypatch, alone, lambda _: None)
-    profile(choices, store, lambda: alone)
+    profile(load_task("task.yaml"), store, lambda: alone)
     # Four prompts; then two options of each behind them.
     assert sizes == [4, 8]
 
@@ -434,9 +429,6 @@ def test_options_that_do_not_fit_a_context_are_an_error_alone(
     assert errors(found)[::2] == [None, None]
     assert "a prompt and an option of" in str(errors(found)[1])
     assert profile(task, store, never) == found
-
-
-# --- Once more ---
 
 
 @pytest.mark.parametrize("metric", ["contains", "choice"])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from servers import Answer, Raw, as_json, completion, models, socket_server
+from test_remote_faults import KEY, PROFILE, pool
 
 from ensemble.errors import InputError
 from ensemble.servers.address import ServerAddress, is_allowed
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 pytest_plugins = ["pools"]
 pytestmark = pytest.mark.usefixtures("no_pauses")
 
-KEY = "sk-0123456789-secret"
-PROFILE = ("profile", "--pool", "models.txt", "--task", "task.yaml")
 SELECT = ("select", *PROFILE[1:], "--out", "run", "--no-verify")
 
 
@@ -33,14 +32,6 @@ def with_model(entry: dict[str, Any], answer: dict[str, Any] | None = None) -> C
     """A server that lists one model with some fields, and writes 7."""
     text = {"choices": [{"text": "7", "finish_reason": "stop"}], **(answer or {})}
     return lambda path, _body: as_json({"data": [{"id": "m", **entry}]} if path.endswith("/models") else text)
-
-
-def pool(place: Place, raw: Raw, options: str = "") -> None:
-    place.task()
-    place.pool(f"openai:{raw.url}#m name=far chat_template=never {options}")
-
-
-# --- The time limit is for the whole exchange ---
 
 
 def drip(head: bytes, part: bytes, pause: float) -> Callable[[socket.socket], None]:
@@ -179,7 +170,7 @@ def test_a_pool_file_may_name_only_variables_of_api_keys(
     monkeypatch.setenv(name, KEY)
     pool(place, raw, f"key_env={name}")
     line = place.refused(*PROFILE)
-    assert line.startswith("advisor: models.txt:1: far: key_env ")
+    assert line.startswith("advisor: models.txt:2: far: key_env ")
     assert "into a variable with such a name" in line
     assert name not in line
     assert not raw.asked
@@ -285,7 +276,7 @@ def test_a_value_that_json_lacks_ends_no_run(place: Place, raw: Raw, value: obje
     ran = place.advisor(*SELECT)
     assert "bug in advisor" not in ran.err
     if ran.status:
-        assert ran.line.startswith(f"advisor: models.txt:1: {raw.url}")  # refused before it began
+        assert ran.line.startswith(f"advisor: models.txt:2: {raw.url}")  # refused before it began
     else:
         assert place.json()["provenance"]["models"]["far"]["path_or_id"].endswith("#m")
 

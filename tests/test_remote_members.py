@@ -69,7 +69,7 @@ def select(place: Place, *pool: str, out: str = "run") -> list[dict[str, Any]]:
     """Choose among a pool; the samples."""
     place.pool(*pool)
     place.select("--quiet", "--out", out)
-    return [json.loads(line) for line in Path(out, "samples.jsonl").read_text(encoding="utf-8").splitlines()]
+    return place.samples(out=out)
 
 
 def allowed(servers: dict[str, Running]) -> list[str]:

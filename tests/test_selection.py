@@ -43,9 +43,6 @@ def choose(*standings: tuple[str, float, float | None], rules: Limits | None = N
     return select([Standing(*standing) for standing in standings], rules or Limits())
 
 
-# --- Against the paper ---
-
-
 def test_table_3_is_decided_as_section_4_1_says_and_a_set_is_chosen_where_unite_gained() -> None:
     if not PUBLISHED.exists():
         pytest.skip("the published numbers are not beside the project (../shared/published)")
@@ -58,9 +55,6 @@ def test_table_3_is_decided_as_section_4_1_says_and_a_set_is_chosen_where_unite_
     # On gsm8k Mistral is 16.98 points behind, DeepSeek 13.79; UNITE of all three did lose there.
     special = {"gsm8k": ("OpenChat",), "triviaqa": ("Mistral", "OpenChat")}
     assert chosen == {task: special.get(task, ("OpenChat", "Mistral")) for task in chosen}
-
-
-# --- Against a plain restatement ---
 
 
 @given(pools, limits, st.randoms(use_true_random=False))

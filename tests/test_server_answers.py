@@ -60,9 +60,6 @@ def total(body: Body) -> int:
     return sum(map(int, re.findall(r"(\d+) \+ (\d+)", json.dumps(body))[-1:][0])) if "+" in json.dumps(body) else 0
 
 
-# --- Errors with status 200 ---
-
-
 @pytest.mark.parametrize(
     ("error", "status"),
     [

@@ -94,9 +94,6 @@ def test_the_runs_own_stop_strings_count_where_a_request_has_none(sure: Ensemble
     assert (none.choices[0].finish_reason, none.usage and none.usage.completion_tokens) == ("length", 60)
 
 
-# Draws
-
-
 def test_a_seed_draws_what_generate_draws_and_the_same_again(pair: Ensemble) -> None:
     how: dict[str, Any] = {"temperature": 1.2, "top_p": 0.9, "seed": 5}
     wanted = pair.generate(["x"] * 4, max_new_tokens=16, **how)

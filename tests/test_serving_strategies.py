@@ -110,9 +110,6 @@ def three(*texts: str | Exception) -> list[Says]:
     return [Says("abc"[number], text) for number, text in enumerate(texts)]
 
 
-# --- Members of this process ---
-
-
 def engines(alone: dict[str, Ensemble]) -> list[DecoderModel]:
     return [DecoderModel(name, SharedDecoder(each, Batch(4), LIMITS, Metrics())) for name, each in alone.items()]
 
@@ -238,9 +235,6 @@ def test_streamed_pieces_are_the_whole_text() -> None:
             assert [part.choices[0].finish_reason for part in pieces] == [None] * (len(pieces) - 1) + ["stop"]
             assert usage(last)["calls"] == (3 if READER.read(text) is None else 2)
             assert len(pieces) > 3 or len(text) < 10
-
-
-# --- Requests ---
 
 
 def test_what_a_strategy_cannot_do_is_refused_by_name() -> None:

@@ -38,11 +38,6 @@ def select(place: Place, *options: str, out: str = "run") -> dict[str, Any]:
     return result
 
 
-def samples(place: Place, out: str) -> list[dict[str, Any]]:
-    text = (place.folder / out / "samples.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
-
-
 @pytest.fixture
 def run(place: Place, prepare: Prepare) -> Place:
     """A place with the run folder of a set that thinks apart, and with the responses of its models."""
@@ -63,14 +58,14 @@ def test_one_model_at_several_budgets_is_several_candidates(run: Place) -> None:
     assert {each["reason_code"] for each in figures.values()}.isdisjoint({"copy", "failed"})
     assert figures["short"]["accuracy"] != figures["long"]["accuracy"]
     assert result["provenance"]["models"]["short"]["thinking_budget"] == 5
-    for line in samples(run, "two"):
+    for line in run.samples(out="two"):
         whole, cut = (line["responses"][name]["thinking"] for name in ("long", "short"))
         # Three of the five tokens are the opening tag.
         assert 0 < len(cut) <= 8 < len(whole)
         assert whole.startswith(cut)
     run.pool(f"{THINKS} name=free", f"{THINKS} name=ample thinking_budget=60")
     select(run, "--no-verify", out="ample")
-    for line in samples(run, "ample"):
+    for line in run.samples(out="ample"):
         free, ample = (line["responses"][name] for name in ("free", "ample"))
         assert ample["text"].strip() == free["text"]
         assert (ample["thinking"], ample["tokens"], ample["score"]) == (free["thinking"], free["tokens"], free["score"])
@@ -127,7 +122,7 @@ def test_a_run_as_a_log_has_the_lengths_of_the_run(run: Place) -> None:
         assert standing.mean_tokens == pytest.approx(figures[name]["mean_tokens"])
     run.pool(*POOL[1:])
     select(run, "--no-verify", out="plain")
-    assert not any("tokens" in answer for line in samples(run, "plain") for answer in line["responses"].values())
+    assert not any("tokens" in answer for line in run.samples(out="plain") for answer in line["responses"].values())
 
 
 def test_where_thinking_is_too_long_the_way_out_is_named(run: Place) -> None:
@@ -142,7 +137,7 @@ def test_other_tags_are_other_responses_of_a_set(run: Place) -> None:
     run.pool(f"{THINKS} thinking=<plan>...</plan>", *POOL[1:])
     select(run, "--think", "apart", "--max-gap", "100", "--max-length-ratio", "9", out="other")
     assert all("thinking" in line["ensemble"] for line in run.samples() if line["ensemble"])
-    assert not any("thinking" in line["ensemble"] for line in samples(run, "other") if line["ensemble"])
+    assert not any("thinking" in line["ensemble"] for line in run.samples(out="other") if line["ensemble"])
 
 
 def test_the_control_takes_the_tokens_that_the_set_took(run: Place) -> None:
@@ -191,7 +186,7 @@ def test_the_run_is_run_exported_and_served_as_it_was_measured(run: Place) -> No
 def test_a_single_model_that_thinks_gives_its_answer_alone(run: Place, verified: bool) -> None:
     run.pool(THINKS)
     select(run, *(() if verified else ("--no-verify",)), out="alone")
-    line = samples(run, "alone")[0]
+    line = run.samples(out="alone")[0]
     answer = line["responses"]["thinking-llama"]
     assert answer["thinking"]
     for option, wanted in ((), answer["text"]), (("--stream",), answer["text"]), (("--answer",), answer["extracted"]):

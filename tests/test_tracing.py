@@ -164,9 +164,6 @@ def test_what_fails_while_tracing_costs_the_traces_alone(
     assert "the steps of some responses could not be traced: kaput" in said
 
 
-# --- Memory ---
-
-
 def test_the_peak_of_memory_is_that_of_its_time() -> None:
     reset_peak_memory()
     before = peak_memory()
