@@ -8,16 +8,12 @@ import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
-from pools import LENIENT
+from pools import LENIENT, Place
 
 from advisor import SelectResult, select
 from ensemble.errors import InputError
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

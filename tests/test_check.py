@@ -7,10 +7,11 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from pools import Place, Prepare, Ran
 from servers import Raw, completion, models, raw_server
 from sharing import demo_cache
 
@@ -23,9 +24,6 @@ from advisor.strategies.replay import replay_all
 from advisor.strategies.schema import strategy_json, strategy_of
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.tasks import load_task
-
-if TYPE_CHECKING:
-    from pools import Place, Prepare, Ran
 
 pytest_plugins = ["pools"]
 

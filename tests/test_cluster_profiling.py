@@ -15,9 +15,10 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pools import Place
 
 from advisor.models.fit import combined, devices, resources_of
 from advisor.models.job import Job
@@ -31,9 +32,6 @@ from advisor.records import Profile
 from advisor.tasks import Task, load_task
 from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Resources
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 # Not imported here: what makes it quiet is read when it is imported.

@@ -9,13 +9,14 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import write_lines
+from pools import Place
 from report_browser import browser, open_report, prefer, resize
 from scipy import stats
 
@@ -32,9 +33,6 @@ from advisor.statistics import (
     mcnemar,
     sign_flip,
 )
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

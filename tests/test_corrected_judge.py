@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from logs import write_lines
+from pools import Place, Prepare
 from scipy import stats
 
 from advisor.judge.summary import CorrectedScore, agreement, corrected_mean, speaks_to_judge
 from advisor.statistics import Floats
-
-if TYPE_CHECKING:
-    from pools import Place, Prepare
 
 pytest_plugins = ["pools"]
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from packaging.requirements import Requirement
+from pools import Place
 from servers import Raw, as_json
 
 from advisor.commands import doctor
@@ -20,9 +20,6 @@ from advisor.jobs.dry_run import plan_together
 from ensemble.models import memory
 from ensemble.models.memory import MemoryNeed, Processor
 from ensemble.step import compiled
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools", "hubs"]
 

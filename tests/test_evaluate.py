@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pools import Place, Prepare
 
 from advisor.commands.evaluate import evaluation_config
 from advisor.models.profiler import Profiler
@@ -15,9 +16,6 @@ from advisor.options.finished_run import EvaluateOptions
 from advisor.progress import Progress
 from advisor.run.folder import Run
 from advisor.statistics import holm
-
-if TYPE_CHECKING:
-    from pools import Place, Prepare
 
 pytest_plugins = ["pools"]
 

@@ -11,21 +11,18 @@ import re
 import subprocess
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import typer
 import yaml
 from markdown_it import MarkdownIt
+from pools import Place, Prepare
 from scipy.stats import binomtest
 
 from advisor.cli import app
 from advisor.run.folder import Run
 from reports.formats import evidence
-
-if TYPE_CHECKING:
-    from pools import Place, Prepare
-
 
 TOGETHER = ("--strategy", "unite")
 pytest_plugins = ["hubs", "pools"]

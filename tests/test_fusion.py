@@ -6,10 +6,11 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
+from pools import Place
 from test_reward_models import PairRm
 from tiny import SENTENCES
 from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration, T5Tokenizer
@@ -21,9 +22,6 @@ from advisor.records import Answer, Profile
 from advisor.tasks import load_task
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import fuse, make_options
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

@@ -6,12 +6,13 @@ import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from gguf import GGMLQuantizationType
 from ggufs import write_gguf
+from pools import Place
 from tiny import byte_tokenizer, save_member, tiny_model
 from tokenizers.processors import TemplateProcessing
 
@@ -23,9 +24,6 @@ from ensemble.models.load import load_member
 from ensemble.models.member import LocalMember
 from ensemble.models.model_files import check
 from ensemble.models.spec import Checkpoint, ModelSpec
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +13,7 @@ import pytest
 import yaml
 from hubserver import commit_of, data_sets
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled
+from pools import Place
 from servers import Answer, Raw, as_json
 
 from advisor.models.loaded_models import silence_libraries
@@ -20,9 +21,6 @@ from advisor.tasks import load_task
 from ensemble.errors import InputError
 from ensemble.models.hub import file_of, told
 from ensemble.models.spec import Checkpoint
-
-if TYPE_CHECKING:
-    from pools import Place
 
 datasets = pytest.importorskip("datasets")
 pytest_plugins = ["pools", "hubs"]

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pools import Place
 
 from advisor.models.job import Job
 from ensemble.errors import InputError
 from ensemble.models.load import check_models, load_member
 from ensemble.models.spec import Checkpoint, ModelSpec
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools", "hubs"]
 SPEC = ModelSpec(Checkpoint("org/alpha"), "alpha")

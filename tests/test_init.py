@@ -7,18 +7,16 @@ import csv
 import io
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
+from pools import Place
 
 from advisor.commands import init
 from advisor.options.new_run import InitOptions
 from advisor.tasks import load_task
 from advisor.tasks.draft import task_text
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

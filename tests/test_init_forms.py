@@ -6,14 +6,12 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pools import Place
 
 from advisor.tasks import Task, load_task
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

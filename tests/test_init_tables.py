@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
+from pools import Place
 
 from advisor.tasks import load_task
 from tests.excel import replace_in, write_book
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

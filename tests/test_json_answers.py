@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from logs import write_lines
+from pools import Place
 from report_fixture import page_of, write_run, write_samples
 from test_serving_strategies import serving, three, usage
 
 from reports.report_data import MOST_FIELDS, field_differences
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

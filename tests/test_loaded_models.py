@@ -8,10 +8,11 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
+from pools import Place, Prepare
 
 from advisor.jobs.dry_run import plan_loads
 from advisor.models.loaded_models import LoadedModels
@@ -19,9 +20,6 @@ from ensemble.errors import MemberError
 from ensemble.models import member as member_module
 from ensemble.models import memory
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
-
-if TYPE_CHECKING:
-    from pools import Place, Prepare
 
 pytest_plugins = ["pools"]
 

@@ -10,15 +10,12 @@ import os
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pools import Place
 
 from advisor.tasks.tables import streams
 from ensemble.errors import InputError
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

@@ -9,13 +9,14 @@ import zipfile
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pools import Place
 
 from advisor.logs import table
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource, records_of
@@ -24,9 +25,6 @@ from benchmarks._fuzz_changes import mutated_bytes, mutated_json, mutated_lines
 from ensemble.errors import InputError
 from tests.excel import replace_in, write_book
 from tests.logs import write_lines, write_table
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

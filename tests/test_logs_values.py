@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from excel import replace_in, write_book
 from forms import BLANK_REFERENCES, REFERENCES, RESPONSES, SPELLED_REFERENCES, TEXT, UNCLOSED, UNKNOWN_RESPONSES
+from pools import Place
 
 from advisor.logs.join import JoinedLogs, Scoring, join_logs
 from advisor.logs.sources import LogOptions
 from ensemble.errors import InputError
 from tests.logs import write_lines as lines
 from tests.logs import write_table as table
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 
