@@ -148,11 +148,10 @@ class Place:
 
     def refused(self, *arguments: str | os.PathLike[str]) -> str:
         """The line that bad input is answered with, nothing having been written."""
-        before = self.files()
+        before = self.files(), self.cache.exists()
         ran = self.advisor(*arguments)
         assert (ran.status, ran.out) == (2, "")
-        assert self.files() == before
-        assert not self.cache.exists()
+        assert (self.files(), self.cache.exists()) == before
         assert ran.line.startswith("advisor: ")
         return ran.line
 

@@ -99,19 +99,16 @@ def text_of(page: str) -> str:
 
 
 def make_samples(dev: int = 300, held_out: int = 100, seed: int = 5) -> list[dict[str, Any]]:
-    """Make the lines of samples.jsonl."""
     chance = random.Random(seed)
     plan = [("dev", index) for index in range(dev)] + [("held_out", index) for index in range(held_out)]
     return [_sample(chance, split, index) for split, index in plan]
 
 
 def recorded(name: str) -> Any:
-    """A recorded file of the report's tests."""
     return json.loads((Path(__file__).parent / "data" / f"report_{name}.json").read_text(encoding="utf-8"))
 
 
 def make_result() -> dict[str, Any]:
-    """The result.json of the run."""
     return dict(recorded("result"))
 
 

@@ -111,11 +111,10 @@ def test_a_run_with_other_settings_or_models_is_replaced_by_force_only(
     place.job(models)
     shutil.copytree(finished.run, place.folder / "runs" / "sums")
     before = (place.folder / "runs" / "sums" / "result.json").read_bytes()
-    refused = place.advisor(*SELECT, *LENIENT, "--limit", "4", "--no-verify")
-    assert (refused.status, refused.line) == (
-        2,
+    line = place.refused(*SELECT, *LENIENT, "--limit", "4", "--no-verify")
+    assert line == (
         "advisor: --out runs/sums: it has a run with other settings (--limit was not given, and is 4; --no-verify was "
-        "not given, and is given); give another --out, or --force to replace it",
+        "not given, and is given); give another --out, or --force to replace it"
     )
     assert (place.folder / "runs" / "sums" / "result.json").read_bytes() == before
     assert place.advisor(*SELECT, "--limit", "4", "--no-verify", "--force").status == 0
@@ -130,9 +129,8 @@ def test_a_result_of_unknown_settings_is_not_replaced(place: Place, models: Path
     place.job(models)
     (place.folder / "run").mkdir()
     place.write("run/result.json", content)
-    refused = place.advisor(*SELECT, "--out", "run")
-    assert refused.status == 2
-    assert refused.line.endswith("give another --out, or --force to replace it")
+    line = place.refused(*SELECT, "--out", "run")
+    assert line.endswith("give another --out, or --force to replace it")
 
 
 def test_a_run_on_logs_is_not_replaced_by_one_on_other_logs(place: Place) -> None:

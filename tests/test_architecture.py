@@ -72,7 +72,6 @@ NEEDED_BY_TESTS = [
     "advisor.advice.predict.Predictor.__init__(coefficients)",
     # The benchmark's coverage was measured with fewer, over many rankings; its truth is a ranking without intervals.
     "advisor.judge.bradley_terry.bradley_terry(resamples)",
-    # What an older processor would choose.
 ]
 """Parameters that only tests and benchmarks pass; for any other, a constant does."""
 

@@ -87,11 +87,9 @@ def test_kappa_of_cohens_textbook_table() -> None:
     assert pair(a, b).kappa == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize(("a", "b", "kappa"), [((1.0, 1.0), (1.0, 1.0), None), ((0.0, 0.0), (0.0, 0.0), None)])
-def test_kappa_is_undefined_where_both_always_are_right_or_always_wrong(
-    a: tuple[float, ...], b: tuple[float, ...], kappa: float | None
-) -> None:
-    assert pair(profile("a", *(("x", s) for s in a)), profile("b", *(("x", s) for s in b))).kappa is kappa
+@pytest.mark.parametrize("score", [1.0, 0.0])
+def test_kappa_is_undefined_where_both_always_are_right_or_always_wrong(score: float) -> None:
+    assert pair(*(profile(name, ("x", score), ("x", score)) for name in "ab")).kappa is None
 
 
 def test_kappa_is_0_where_one_is_always_right_and_the_other_is_not() -> None:

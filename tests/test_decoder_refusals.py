@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,10 +67,6 @@ def write(name: str, text: str) -> Callable[[Path], object]:
     return lambda folder: folder.joinpath(name).write_text(text)
 
 
-def vit(folder: Path) -> None:
-    folder.joinpath("config.json").write_text(json.dumps({"model_type": "vit", "architectures": ["ViTModel"]}))
-
-
 def word_pieces(folder: Path) -> None:
     backend = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]"))
     backend.decoder = decoders.WordPiece()
@@ -80,11 +76,12 @@ def word_pieces(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (vit, "a model of type vit is neither a causal language model nor an encoder-decoder one"),
-        (remove("config.json"), "no config.json in it"),
+        (
+            write("config.json", '{"model_type": "vit"}'),
+            "a model of type vit is neither a causal language model nor an encoder-decoder one",
+        ),
         (rename("config.json", "ensemble.json"), "an exported set, not a model; use it with `advisor run "),
         (remove("*.safetensors"), r"it has no weights \(\*.safetensors\)"),
-        (rename("model.safetensors", "pytorch_model.bin"), r"it has weights only as pickle \(pytorch_model.bin\)"),
         (remove("tokenizer*"), "no tokenizer.json in it"),
         (write("config.json", "{"), "its config.json cannot be used"),
         (write("config.json", '{"model_type": "new-thing"}'), "its config.json cannot be used"),
@@ -93,17 +90,14 @@ def word_pieces(folder: Path) -> None:
         (word_pieces, "its tokenizer decodes by WordPiece"),
     ],
     ids=[
-        *("another task", "no configuration", "exported set", "no weights", "pickle", "no tokenizer"),
+        *("another task", "exported set", "no weights", "no tokenizer"),
         *("damaged configuration", "unknown type", "damaged tokenizer", "damaged weights", "word pieces"),
     ],
 )
 def test_a_folder_that_cannot_be_used_is_named(
     folder: Path, tmp_path: Path, change: Callable[[Path], object], message: str
 ) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    for path in folder.iterdir():
-        (broken / path.name).write_bytes(path.read_bytes())
+    broken = shutil.copytree(folder, tmp_path / "broken")
     change(broken)
     with pytest.raises((InputError, MemberError), match=f"broken: .*{message}") as raised:
         Ensemble.from_pretrained([broken], cache_dir=tmp_path)

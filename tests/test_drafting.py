@@ -146,11 +146,7 @@ def test_a_new_text_begins_with_what_the_others_showed() -> None:
 
 
 def test_drafts_pay_for_some_texts_and_not_for_others() -> None:
-    drafting, agrees, differs = (
-        drafter("check", "plain"),
-        TextDrafts(),
-        TextDrafts(),
-    )
+    drafting, agrees, differs = drafter("check", "plain"), TextDrafts(), TextDrafts()
     for _ in range(60):
         step(drafting, [agrees], [1.0])
         step(drafting, [differs], [0.0])
@@ -166,10 +162,7 @@ def test_no_draft_is_longer_than_allowed() -> None:
 
 
 def test_times_of_many_texts_are_not_those_of_one() -> None:
-    drafting, texts = (
-        drafter("check", "plain"),
-        [TextDrafts() for _ in range(8)],
-    )
+    drafting, texts = drafter("check", "plain"), [TextDrafts() for _ in range(8)]
     for _ in range(200):
         for rows, per_place in ((1, 0.1), (8, 9.0)):
             mode, lengths = drafting.plan(texts[:rows], [MAX_DRAFT_TOKENS] * rows)

@@ -44,7 +44,6 @@ def evaluate(place: Place, *options: str) -> dict[str, Any]:
 
 
 def by_name(evaluation: dict[str, Any]) -> dict[str, Any]:
-    """The methods of an evaluation."""
     return {entry["method"]: entry for entry in evaluation["methods"]}
 
 
@@ -98,10 +97,8 @@ def test_what_the_control_draws_differs_from_draw_to_draw(run: Place) -> None:
 
 def test_where_no_method_fits_nothing_is_run(run: Place) -> None:
     (run.folder / "run" / "evaluation.json").unlink()
-    ran = run.advisor("evaluate", "run", "--task", "task.yaml", "--methods", "rerank", "--quiet")
-    assert (ran.status, ran.out) == (2, "")
-    assert "it needs a reward model" in ran.line
-    assert not (run.folder / "run" / "evaluation.json").exists()
+    line = run.refused("evaluate", "run", "--task", "task.yaml", "--methods", "rerank", "--quiet")
+    assert "it needs a reward model" in line
 
 
 def test_a_second_evaluation_loads_no_model_and_finds_the_same(run: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,9 +123,7 @@ def test_a_second_evaluation_loads_no_model_and_finds_the_same(run: Place, monke
     ],
 )
 def test_bad_options_are_refused(run: Place, options: tuple[str, ...], message: str) -> None:
-    ran = run.advisor("evaluate", "run", "--task", "task.yaml", *options)
-    assert (ran.status, ran.out) == (2, "")
-    assert message in ran.line
+    assert message in run.refused("evaluate", "run", "--task", "task.yaml", *options)
 
 
 def test_without_a_task_that_of_the_run_is_taken_and_without_a_run_folder_it_is_refused(run: Place) -> None:

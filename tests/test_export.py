@@ -97,20 +97,14 @@ def test_a_set_that_was_not_verified_says_so(place: Place, models: Path) -> None
 
 
 def test_what_cannot_be_exported_is_refused_in_a_line(run: Place) -> None:
-    def refused(*arguments: str) -> str:
-        ran = run.advisor(*arguments)
-        assert (ran.status, ran.out) == (2, "")
-        return ran.line
-
-    assert "is a local model, which others cannot load" in refused("export", "run", "out", "--push", "org/new")
-    assert "gone: no such folder; give a run folder" in refused("export", "gone", "out")
-    assert "is not a saved ensemble, and has " in refused("export", "run", "run")
-    assert not (run.folder / "out").exists()
+    assert "is a local model, which others cannot load" in run.refused("export", "run", "out", "--push", "org/new")
+    assert "gone: no such folder; give a run folder" in run.refused("export", "gone", "out")
+    assert "is not a saved ensemble, and has " in run.refused("export", "run", "run")
     result = run.json()
     files = result["provenance"]["models"][result["selected"][0]]["files"]
     files["config.json"] = "0" * 64
     run.write("run/result.json", json.dumps(result))
-    assert "changed since the run (config.json differs)" in refused("export", "run", "out")
+    assert "changed since the run (config.json differs)" in run.refused("export", "run", "out")
 
 
 def test_a_set_of_the_hub_is_pushed(place: Place, shelf: Path) -> None:
@@ -145,11 +139,10 @@ def served(command: list[str]) -> dict[str, Any]:
 
 def move(run: Place, models: Path, number: int, address: str, **options: Any) -> None:
     """Let a run's set have one of its members behind a server."""
-    result = run.json()
-    name = result["selected"][number]
+    name = run.json()["selected"][number]
     remote = {"address": address, "tokenizer": str(models / name), **options}
-    result["provenance"]["models"][name] = {"remote": remote, "chat_template": "never"}
-    run.write("run/result.json", json.dumps(result))
+    source = {"remote": remote, "chat_template": "never"}
+    run.edit(lambda result: result["provenance"]["models"].update({name: source}))
 
 
 def test_local_models_are_mounted_where_the_export_names_them(run: Place, models: Path) -> None:
@@ -290,6 +283,7 @@ POOL = (
     "openai:http://10.0.0.2:8000/v1#b name=b price_in=3 price_out=4 reasoning_effort=low",
     "openai:http://10.0.0.3:8000/v1#c name=c price_in=5 price_out=6 chat_template=never",
 )
+SERVERS = [f"--allow-server=http://10.0.0.{n}:8000" for n in (1, 2, 3)]
 
 
 def run_of(place: Place, local: tuple[str, ...] = (), **strategy: Any) -> None:
@@ -368,13 +362,10 @@ def test_litellm_calls_a_single_model_by_the_name_of_the_run(place: Place) -> No
 
 def test_the_command_that_runs_another_strategy_names_it_and_its_consent(place: Place) -> None:
     run_of(place, strategy="single", members=["a"])
-    result = place.json()
-    result["strategies"] = [{"strategy": "vote", "members": ["a", "b", "c"]}]
-    place.write("run/result.json", json.dumps(result))
-    servers = [f"--allow-server=http://10.0.0.{n}:8000" for n in (1, 2, 3)]
+    place.edit(lambda result: result.update(strategies=[{"strategy": "vote", "members": ["a", "b", "c"]}]))
     export = ("export", "run", "out", "--as", "litellm", "--strategy", "vote")
     consent = " ".join(f"--allow-server http://10.0.0.{n}:8000" for n in (1, 2, 3))
-    assert f": `advisor serve run --strategy vote {consent}` runs it" in place.advisor(*export, *servers).err
+    assert f": `advisor serve run --strategy vote {consent}` runs it" in place.advisor(*export, *SERVERS).err
     with_pool = place.advisor(*export[:2], "other", *export[3:], "--pool", "models.txt").err
     assert ": `advisor serve run --strategy vote --pool models.txt` runs it" in with_pool
 
@@ -395,8 +386,7 @@ def test_what_a_program_cannot_run_is_behind_advisor_serve(
     place: Place, local: tuple[str, ...], strategy: dict[str, Any], reason: str
 ) -> None:
     run_of(place, local, **strategy)
-    servers = [f"--allow-server=http://10.0.0.{n}:8000" for n in (1, 2, 3)]
-    content, notes, _ = exported(place, *servers)
+    content, notes, _ = exported(place, *SERVERS)
     assert reason in notes[0]
     assert "`advisor serve run --allow-server http://10.0.0.1:8000 " in notes[0]
     assert "` runs it, and the model run of the file is at its address, http://127.0.0.1:8000/v1" in notes[0]
@@ -426,8 +416,6 @@ def test_what_cannot_be_handed_over_is_one_line(place: Place) -> None:
     (place.folder / "out").mkdir()
     place.write("out/litellm.yaml", "mine")
     assert "is another file than this command writes" in place.refused(*export, "litellm", "--pool", "models.txt")
-    secret = place.json()
-    secret["provenance"]["models"]["a"]["remote"]["key_env"] = "AWS_SECRET"
-    place.write("run/result.json", json.dumps(secret))
-    line = place.refused(*export, "litellm", *(f"--allow-server=http://10.0.0.{n}:8000" for n in (1, 2, 3)))
+    place.edit(lambda result: result["provenance"]["models"]["a"]["remote"].update(key_env="AWS_SECRET"))
+    line = place.refused(*export, "litellm", *SERVERS)
     assert "does not end in _API_KEY" in line

@@ -12,8 +12,8 @@ import pytest
 import torch
 from pools import Place
 from test_reward_models import PairRm
-from tiny import SENTENCES
-from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5ForConditionalGeneration, T5Tokenizer
+from tiny import SENTENCES, tiny_translator
+from transformers import T5ForConditionalGeneration, T5Tokenizer
 
 from advisor.commands.evaluate import StoredChoices, choosing
 from advisor.jobs.played import play_with_models
@@ -26,35 +26,18 @@ from ensemble.methods import fuse, make_options
 pytest_plugins = ["pools"]
 
 PROMPT = "Where did the cat sit?"
-SIZES = {"layers": 1, "attention_heads": 2, "ffn_dim": 16}
-"""Of each side of a small BART."""
 TEXTS = ("The cat sat on the mat.", "James and Anna went there.", "the dog", "the shop of Anna")
 
 
 @pytest.fixture(scope="module")
 def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as llm-blender/gen_fuser_3b's: a T5 and its SentencePiece tokenizer."""
-    torch.manual_seed(5)
     pieces = sorted({f"▁{word}" for sentence in SENTENCES for word in sentence.split()})
     letters = sorted({letter for sentence in SENTENCES for letter in sentence} - {" "})
     scored = [(piece, -float(n)) for n, piece in enumerate(["▁", *pieces, *letters], start=1)]
     tokenizer = T5Tokenizer(vocab=[("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *scored], extra_ids=100)
-    config = T5Config(
-        vocab_size=len(tokenizer),
-        d_model=16,
-        d_kv=8,
-        d_ff=16,
-        num_layers=1,
-        num_heads=2,
-        tie_word_embeddings=False,
-        decoder_start_token_id=0,
-    )
-    model = T5ForConditionalGeneration(config)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.mul_(3)
     folder = tmp_path_factory.mktemp("fuser")
-    model.save_pretrained(folder)
+    tiny_translator(tokenizer, 5).float().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -107,33 +90,27 @@ def test_a_long_response_is_cut_and_a_long_question_loses_its_beginning(t5: Path
     words = ("James and Anna went to the shop " * 300).split()
     # Each word is one token, and the form takes some.
     most = 1024 - len(ids_of(t5, form("the", "the dog"))) + 1
-    assert len(ids_of(t5, form(" ".join(words[-most:]), "the dog"))) == 1024
     ids = ids_of(t5, form(" ".join(words[-most:]), "the dog"))
+    assert len(ids) == 1024
     assert fused(t5, ("the dog",), " ".join(words)) == generated(t5, ids)
 
 
-def bart(folder: Path, tokenizers: Path, **settings: Any) -> Path:
-    """A model with 128 learned positions."""
-    torch.manual_seed(7)
-    tokenizer = T5Tokenizer.from_pretrained(tokenizers)
-    sizes = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in SIZES.items()}
-    config = {"vocab_size": len(tokenizer), "d_model": 16, "max_position_embeddings": 128, **sizes, **settings}
-    tokens = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1, "decoder_start_token_id": 1}
-    BartForConditionalGeneration(BartConfig(**config, **tokens, forced_eos_token_id=None)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 def test_a_model_with_few_positions_reads_and_writes_no_more(t5: Path, tmp_path: Path) -> None:
-    folder = bart(tmp_path, t5)
+    tokenizer = T5Tokenizer.from_pretrained(t5)
+    tokenizer.save_pretrained(tmp_path)
+    tiny_translator(tokenizer, 7, "bart", positions=128).float().save_pretrained(tmp_path)
     long = "James and Anna went to the shop " * 90
-    made = fuse.make(make_options("fuse", {"model": str(folder)}))
+    made = fuse.make(make_options("fuse", {"model": str(tmp_path)}))
     assert made.choose(long, TEXTS, [None] * 4) == made.choose(long[8 * 32 :], TEXTS, [None] * 4)
 
 
 def test_a_model_that_lacks_an_embedding_of_a_token_is_refused(t5: Path, tmp_path: Path) -> None:
+    model = T5ForConditionalGeneration.from_pretrained(t5)
+    model.resize_token_embeddings(30)
+    model.save_pretrained(tmp_path)
+    T5Tokenizer.from_pretrained(t5).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="has fewer embeddings than its tokenizer has tokens"):
-        fused(bart(tmp_path, t5, vocab_size=30))
+        fused(tmp_path)
 
 
 def test_control_tokens_in_texts_are_spaces(t5: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,10 +19,10 @@ FIELDS = ("name", "age", "city")
 BROKEN = '{"name": "n",\n "age": }'
 
 
-def write_log(path: Path, numbers: Sequence[int] = range(120)) -> None:
+def write_log(path: Path) -> None:
     """Three models, each of which is wrong in one field of half the questions; some responses are no JSON."""
     lines = []
-    for number in numbers:
+    for number in range(120):
         right = {"name": f"n{number}", "age": number, "city": "Rome"}
         for place, model in enumerate("abc"):
             given = {**right, **({FIELDS[place]: f"wrong {model}"} if number >> place & 1 else {})}
@@ -33,15 +32,10 @@ def write_log(path: Path, numbers: Sequence[int] = range(120)) -> None:
     write_lines(path, lines)
 
 
-@pytest.fixture
-def log(place: Place) -> Place:
+def test_samples_and_report_say_where_a_response_is_no_json(place: Place) -> None:
     write_log(Path("log.jsonl"))
-    return place
-
-
-def test_samples_and_report_say_where_a_response_is_no_json(log: Place) -> None:
-    assert log.advisor("select", "--logs", "log.jsonl", "--metric", "json", "--out", "run").status == 0
-    responses = [each for sample in log.samples() for each in sample["responses"].values()]
+    assert place.advisor("select", "--logs", "log.jsonl", "--metric", "json", "--out", "run").status == 0
+    responses = [each for sample in place.samples() for each in sample["responses"].values()]
     problem = "Expecting value: line 2 column 9 (char 22)"
     assert {each.get("problem") for each in responses if each["text"] == BROKEN} == {problem}
     assert all("problem" not in each for each in responses if each["text"] != BROKEN)

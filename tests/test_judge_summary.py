@@ -305,12 +305,6 @@ def test_groups_of_models_that_never_met_are_named() -> None:
     assert bradley_terry(matches, resamples=10).groups == (("a", "b", "e"), ("c", "d"))
 
 
-def test_verdicts_that_cannot_be_read_are_left_out() -> None:
-    matches = [Match("1", "a", "b", 1.0), Match("1", "b", "a", None)]
-    assert [each.matches for each in bradley_terry(matches, resamples=10).strengths] == [1, 1]
-    assert bradley_terry([Match("1", "a", "b", None)]).strengths == ()
-
-
 def test_sets_do_not_change_the_win_rates_of_candidates() -> None:
     matches = list(drawn({"a": 0.5, "b": -0.5, "set": 1.5}, 40, seed=2))
     found = {each.model: each for each in bradley_terry(matches, candidates=["a", "b"], resamples=10).strengths}

@@ -24,12 +24,6 @@ LINES = [
     "sentencepiece pieces",
     "pieces unigram_with_bytes sentencepiece",
     "llama-2 gpt-2",
-    "qwen2 llama-2",
-    "gpt-2 mistral-v3 bytes",
-    "llama-3 qwen2",
-    "phi-3 deepseek-coder",
-    "starcoder internlm2",
-    "gpt-neox falcon",
 ]
 """Combinations as in `test_decoder`."""
 SETTINGS_EACH, TEXTS_EACH = 2, 3

@@ -24,7 +24,7 @@ from tests import (
     test_logs_pool,
     test_logs_run_folder,
 )
-from tests.logs import REAL, read, recognise
+from tests.logs import REAL, needs_logs, read, recognise
 
 FORMATS = ("lm_eval", "inspect", "helm", "every_eval_ever", "run_folder", "pool")
 WITHOUT_RESPONSES = ("data_with_llm_scoring.json", "98ea850e-7019", "676f4465-ce78")
@@ -49,9 +49,8 @@ def test_a_real_log_is_claimed_by_its_format_only_also_under_another_name(path: 
     assert [bool(recognise(name, copy)[0]) for name in FORMATS] == [bool(recognise(name, path)[0]) for name in FORMATS]
 
 
+@needs_logs
 def test_real_folders_are_read_together() -> None:
-    if not REAL.is_dir():
-        pytest.skip("../shared/pools/logs is not beside the project")
     sources = [source for folder in FOLDERS for source in find_sources([str(REAL / folder)], [])]
     counts = {name: sum(source.format == name for source in sources) for name in FORMATS}
     assert counts == {"lm_eval": 9, "inspect": 9, "helm": 3, "every_eval_ever": 1, "run_folder": 0, "pool": 0}
@@ -71,9 +70,9 @@ def test_real_pools_are_claimed_by_their_format_alone() -> None:
     "data",
     [
         b"", b"\n", b"{", b"[" * 100_000, b"\x00" * 99, b"PK\x03\x04", b"\xff\xfe{", b'{"eval": 1}', b"[{}]",
-        b"a,b\n1,2\n",
+        b"a,b\n1,2\n", b'{"id": 1, "models": {"small": "3"}}', b'{"id": 1, "responses": {}}',
     ],
-    ids=range(10),
+    ids=range(12),
 )  # fmt: skip
 def test_other_files_are_not_claimed(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file.json"

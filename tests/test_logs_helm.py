@@ -39,14 +39,12 @@ def state(number: object = "id1", **changes: Any) -> dict[str, Any]:
 
 
 def stats(number: object = "id1", trial: int = 0, **values: object) -> dict[str, Any]:
-    """The scores of an instance."""
     named = {"num_references": 2, **(values or {"exact_match": 1.0})}
     listed = [{"name": {"name": name, "split": "test"}, "count": 1, "mean": value} for name, value in named.items()]
     return {"instance_id": number, "train_trial_index": trial, "stats": listed}
 
 
 def write(folder: Path, states: list[Any], values: list[Any] | None, spec: object = SPEC) -> Path:
-    """A run's folder."""
     run = folder / "exam-subject=law,method=multiple_choice_joint,model=org_small"
     run.mkdir()
     files = {"scenario_state": {"adapter_spec": ADAPTER, "request_states": states}, "run_spec": spec}

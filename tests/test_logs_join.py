@@ -119,13 +119,6 @@ def test_globs_choose_models_and_a_wrong_one_lists_those_of_the_logs(tmp_path: P
     assert list(joined(tmp_path, [row(n, "m[1]", "other") for n in range(4)], models=["m[1]"]).profiles) == ["m[1]"]
 
 
-def test_one_id_with_several_questions_in_each_log_is_no_difference_between_logs(tmp_path: Path) -> None:
-    rows = [row(1, "a", "b", question=f"q{n}") for n in range(3)]
-    logs = joined(tmp_path, rows)
-    assert len(logs.examples) == 3
-    assert not said(logs, "another question or reference")
-
-
 def test_a_damaged_file_in_a_folder_is_left_out_and_a_named_one_is_refused(tmp_path: Path) -> None:
     write_lines(tmp_path / "good.jsonl", [row(n, "a", "b") for n in range(4)])
     bad = tmp_path / "bad.csv"

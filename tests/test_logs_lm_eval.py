@@ -70,10 +70,6 @@ def write(folder: Path, *lines: object, results: object = RESULTS, task: str = "
     return model
 
 
-def options(score: str) -> LogOptions:
-    return LogOptions(score=score)
-
-
 @needs_logs
 def test_two_models_of_one_task_are_told_apart_by_the_time_in_the_names() -> None:
     records, notes = read("lm_eval", REAL / "lm-eval" / "pyfade-gsm8k")
@@ -127,20 +123,20 @@ def test_of_several_filters_the_first_counts_and_a_note_names_the_others(tmp_pat
 @pytest.mark.parametrize("score", ["exact_match,flexible", "f1"])
 def test_the_user_chooses_a_metric_and_a_filter(tmp_path: Path, score: str) -> None:
     flexible = [line(n, filter="flexible", metrics=["f1", "exact_match"], f1=0.25, exact_match=0.25) for n in (0, 1)]
-    records, _ = read("lm_eval", write(tmp_path, line(0), line(1), *flexible), options=options(score))
+    records, _ = read("lm_eval", write(tmp_path, line(0), line(1), *flexible), options=LogOptions(score=score))
     assert scores(records) == {"0": 0.25, "1": 0.25}
 
 
 def test_a_score_that_the_log_lacks_is_refused_with_the_names_that_it_has(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--column score=bleu: .* has no such score; it has exact_match,strict"):
-        read("lm_eval", write(tmp_path, line()), options=options("bleu"))
+        read("lm_eval", write(tmp_path, line()), options=LogOptions(score="bleu"))
 
 
 def test_a_metric_of_which_less_is_better_is_no_score(tmp_path: Path) -> None:
     folder = write(tmp_path, line(metrics=["loss", "exact_match"], loss=0.3))
     assert read("lm_eval", folder)[0][0].metric == "exact_match,strict"
     with pytest.raises(InputError, match="--column score=loss: less is better"):
-        read("lm_eval", folder, options=options("loss"))
+        read("lm_eval", folder, options=LogOptions(score="loss"))
     assert read("lm_eval", write(tmp_path, line(metrics=["loss"], loss=0.3)))[0][0].score is None
 
 
@@ -149,7 +145,7 @@ def test_the_likeliest_option_is_extracted(tmp_path: Path) -> None:
     assert (record.extracted, record.score, record.metric) == ("no", 0.0, "acc,none")
     assert (record.reference, record.choices) == ("certainly", ("no", "certainly", "maybe"))
     assert record.response is None
-    (record,), _ = read("lm_eval", write(tmp_path, choice()), options=options("acc_norm"))
+    (record,), _ = read("lm_eval", write(tmp_path, choice()), options=LogOptions(score="acc_norm"))
     assert (record.extracted, record.score) == ("certainly", 1.0)
 
 
@@ -158,7 +154,9 @@ def test_the_option_that_is_likeliest_per_byte_is_extracted_for_acc_bytes(tmp_pa
     bytewise = choice(arguments=requests, resps=[[["-3.0", "False"]], [["-3.0", "False"]]], acc_bytes=1.0)
     bytewise["metrics"] = ["acc_norm", "acc_bytes"]
     folder = write(tmp_path, bytewise)
-    found = [read("lm_eval", folder, options=options(name))[0][0].extracted for name in ("acc_norm", "acc_bytes")]
+    found = [
+        read("lm_eval", folder, options=LogOptions(score=name))[0][0].extracted for name in ("acc_norm", "acc_bytes")
+    ]
     assert found == ["abcd", "ééé"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from advisor.logs.sources import LogOptions, LogRecord, LogSource, find_sources, records_of
-from tests.logs import read, recognise, write_lines
+from tests.logs import read, write_lines
 
 POOLS = Path(__file__).resolve().parents[1].parent / "shared" / "pools"
 LINE = {
@@ -51,11 +51,6 @@ def test_a_line_is_one_record_for_each_model(tmp_path: Path) -> None:
 def test_a_first_line_longer_than_the_head_is_recognised(tmp_path: Path) -> None:
     path = write(tmp_path, {**LINE, "models": {f"model-{n}": ["x" * 100, 0, 12] for n in range(1000)}})
     assert [source.format for source in find_sources([str(path)], [])] == ["pool"]
-
-
-def test_other_json_lines_are_not_pools(tmp_path: Path) -> None:
-    path = write(tmp_path, {"id": 1, "models": {"small": "3"}}, LINE)
-    assert recognise("pool", path) == ([], [])
 
 
 def test_cells_of_another_form_are_counted(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from advisor.logs import run_folder
 from advisor.logs.join import join_logs
 from advisor.logs.sources import LogOptions, LogRecord
 from ensemble.errors import InputError
-from tests.logs import read, recognise, write_lines
+from tests.logs import read, write_lines
 
 GOOD = {"text": "It is 2", "extracted": "2", "score": 1.0, "length": 7, "finish_reason": "eos", "error": None}
 LINE = {
@@ -135,11 +135,6 @@ def test_the_name_of_a_large_ensemble_is_shortened(tmp_path: Path) -> None:
     members = [{"model": f"organisation/model-{n}" * 5} for n in range(20)]
     write_run(tmp_path, {**RESULT, "ensemble": {"method": "unite", "members": members}}, [LINE])
     assert len(read("run_folder", tmp_path)[0][-1].model) == 500
-
-
-def test_other_json_lines_are_not_run_folders(tmp_path: Path) -> None:
-    (tmp_path / "samples.jsonl").write_text('{"id": 1, "responses": {}}\n', encoding="utf-8")
-    assert recognise("run_folder", tmp_path) == ([], [])
 
 
 def test_the_clusters_of_a_run_need_no_name(tmp_path: Path) -> None:

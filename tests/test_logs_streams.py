@@ -138,8 +138,7 @@ LONG = b'{"eval": {"task": "a"}, "id": ' + b"9" * 5_000
 @pytest.mark.parametrize("content", [LONG, LONG + b"}", b"[" + LONG + b"}]", LONG + b"}\n" * 2])
 def test_a_long_integer_gets_one_line(place: Place, content: bytes) -> None:
     (place.folder / "i.json").write_bytes(content)
-    ran = place.advisor("compare", "--logs", "i.json")
-    assert (ran.status, ran.out, ran.err.count("\n")) == (2, "", 1)
+    place.refused("compare", "--logs", "i.json")
 
 
 def test_the_keys_of_a_head_that_is_cut_off_are_found() -> None:
