@@ -212,7 +212,7 @@ def test_labels_correct_a_judge_that_overrates_a_model(judged: Place) -> None:
     assert constant["speaks_to_judge"] == len(ids)
     ran = place.advisor("judge", "run", "--labels", "labels.csv")
     advice = place.json()["advice"]
-    assert "Nearly all responses of constant are the same text" in advice["warnings"][0]
+    assert "Nearly all responses of constant are the same text" in advice["no_advice"]["text"]
     assert all(warning in ran.err for warning in advice["warnings"])
     assert "speak to the judge" in ran.out
     assert "60 labels correct that to" in ran.out

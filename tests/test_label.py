@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from advisor.advice.comparison import compare_by_labels
+from advisor.advice.comparison import compare_by_labels, fitting_voters
 from advisor.advice.drift import paired_gain
 from advisor.advice.labels import (
     OpenQuestion,
@@ -23,7 +23,6 @@ from advisor.advice.labels import (
     open_questions,
     with_labels,
 )
-from advisor.advice.rules import fitting_voters
 from advisor.logs.join import join_logs
 from advisor.records import Answer, Limits, Profile
 from advisor.run.folder import Run

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from test_serving_strategies import Says
 from test_strategies import task
 
-from advisor.advice.rules import fitting_voters
+from advisor.advice.comparison import fitting_voters
 from advisor.records import Answer, Limits, Profile
 from advisor.run.asking import Answerer
 from advisor.run.plan import StrategyPlan

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from advisor.advice.rules import fitting_voters
+from advisor.advice.comparison import fitting_voters
 from advisor.records import Limits
 from advisor.strategies.vote import asked_until_decided
 from benchmarks.studies._pools import NAMES, POOLS, RealPool, read_pool, sub_pools

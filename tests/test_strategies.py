@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.advice import comparison
-from advisor.advice.comparison import Compared, StrategyResult
+from advisor.advice.comparison import Compared, StrategyResult, fitting_voters
 from advisor.advice.gain import Gain
 from advisor.advice.recommendation import recommend
-from advisor.advice.rules import fitting_voters
 from advisor.jobs.figures import recommended_of, samples_of
 from advisor.records import Answer, Cost, Limits, Profile
 from advisor.run.folder import Run

@@ -188,6 +188,11 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
     return Compared(tuple(results), evidence.moved, no_vote, ceiling, not_compared)
 
 
+def fitting_voters(profiles: Sequence[Profile], rules: Limits) -> tuple[str, ...]:
+    """The models of plain votes: the most accurate one and those close to it, near copies once, of any length."""
+    return close_voters(without_near_copies(sorted(profiles, key=rank)), rules)
+
+
 def distinct_models(questions: AnsweredSplit) -> frozenset[str]:
     """The models without near copies of more accurate ones."""
     ranked = sorted(questions.profiles.values(), key=rank)

@@ -43,6 +43,8 @@ _BROKEN_SHARE = 0.02
 """Questions, and their share, from which references are said to be broken: a few such questions are chance."""
 _NEVER_GIVEN = 0.01
 """The probability below which it is no chance that no candidate is right where a text is the reference."""
+_MOST_LABELS = 26
+"""References among which an answer can be guessed."""
 _MOST_DOUBLED = 0.1
 """The share of questions that may be there more than once."""
 _FEWEST_MODELS = 6  # with fewer, orders and medians of candidates are too often chance
@@ -125,7 +127,9 @@ def guessing_points(task: Task) -> float:
     n = max(len(task.examples), 1)
     by_options = sum(1 / len(each.choices) for each in task.examples if each.choices) / n
     references = Counter(each.reference for each in task.examples if each.reference)
-    return 100 * max(by_options, max(references.values(), default=0) / n)
+    # Of labels; what all questions have is no answer to guess, and numbers or texts are not guessed.
+    by_label = max(references.values()) / n if 1 < len(references) <= _MOST_LABELS else 0.0
+    return 100 * max(by_options, by_label)
 
 
 def _of_candidates(profiles: Sequence[Profile], task: Task) -> Iterator[DataWarning]:

@@ -26,7 +26,6 @@ from advisor.records import (
     length_ratio,
     within,
 )
-from advisor.strategies.vote import without_near_copies
 from ensemble.common.text import LARGE_RATIO
 from ensemble.errors import InputError, UniteError
 
@@ -68,11 +67,6 @@ def select(
             decisions[candidate.model] = Decision(candidate.model, "rejected", "server", why)
     best_first = (decisions[standing.model] for standing in sorted(standings, key=rank))
     return Selection((*best_first, *copies), tuple(selected))
-
-
-def fitting_voters(profiles: Sequence[Profile], rules: Limits) -> tuple[str, ...]:
-    """The models of plain votes: the most accurate one and those close to it, near copies once, of any length."""
-    return close_voters(without_near_copies(sorted(profiles, key=rank)), rules)
 
 
 def close_voters(ranked: Sequence[Profile], rules: Limits) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from advisor.advice.comparison import Compared, StrategyResult, compare_by_labels
+from advisor.advice.comparison import Compared, StrategyResult, compare_by_labels, fitting_voters
 from advisor.advice.doubts import run_doubts
 from advisor.advice.labels import (
     Labels,
@@ -30,7 +30,7 @@ from advisor.advice.labels import (
 )
 from advisor.advice.profiled_pool import find_copies, profile_candidates
 from advisor.advice.recommendation import recommend
-from advisor.advice.rules import fitting_voters, rank
+from advisor.advice.rules import rank
 from advisor.commands.command_line import command_line, print_found
 from advisor.jobs.figures import (
     candidate_figures,

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from advisor.advice.comparison import Compared, StrategyResult, expected_gain
+from advisor.advice.comparison import Compared, StrategyResult, expected_gain, fitting_voters
 from advisor.advice.predict import WORTH, Prediction, other_set_note, predicted_sets, provenance, real_sets
 from advisor.advice.profiled_pool import ProfiledPool, without_failed
 from advisor.advice.recommendation import FEW_QUESTIONS, least_gain
-from advisor.advice.rules import fitting_voters, with_chosen_set
+from advisor.advice.rules import with_chosen_set
 from advisor.jobs.figures import measured
 from advisor.jobs.played import play_with_models
 from advisor.models.job import continued, question_key, responses

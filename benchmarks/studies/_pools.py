@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.advice.comparison import distinct_models, training_data
-from advisor.advice.rules import fitting_voters, select
+from advisor.advice.comparison import distinct_models, fitting_voters, training_data
+from advisor.advice.rules import select
 from advisor.logs.join import DEV_SIZE, JoinedLogs, join_logs
 from advisor.records import Limits, Profile
 from advisor.statistics import Floats, scores

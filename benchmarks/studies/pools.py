@@ -28,9 +28,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from advisor.advice.comparison import compare_strategies
+from advisor.advice.comparison import compare_strategies, fitting_voters
 from advisor.advice.recommendation import recommend
-from advisor.advice.rules import fitting_voters, select
+from advisor.advice.rules import select
 from advisor.records import ALPHA, Limits, Profile
 from advisor.statistics import Floats, resampled_means, scores, z_value
 from advisor.strategies import ADVICE, default_strategy, largest_default
