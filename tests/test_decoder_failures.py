@@ -14,8 +14,6 @@ from tiny import byte_tokenizer, member, tiny_model
 from ways import until_error
 
 from ensemble import Ensemble
-from ensemble.decode.decoder import Decoder
-from ensemble.decode.sequences import Generation
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError, PromptTooLongError
 from ensemble.models.load import member_of
@@ -47,18 +45,14 @@ def broken(value: float, text: str = BAD) -> Member:
     return member_of(model, byte_tokenizer(), name="broken")
 
 
-def outcomes(decoder: Decoder) -> dict[int, Generation | MemberError]:
-    found: dict[int, Generation | MemberError] = {}
-    while not decoder.done:
-        found |= dict(decoder.step())
-    return found
-
-
 def decode(ensemble: Ensemble, prompts: Sequence[str], settings: Sequence[Settings]) -> dict[int, Any]:
     decoder = ensemble.decoder(Batch(draft=0))
     for number, (prompt, each) in enumerate(zip(prompts, settings, strict=True)):
         decoder.add(number, ensemble.encode(prompt), each)
-    return outcomes(decoder)
+    found: dict[int, Any] = {}
+    while not decoder.done:
+        found |= dict(decoder.step())
+    return found
 
 
 @pytest.mark.parametrize("method", ["unite", "safe", "gac-threshold"])

@@ -194,18 +194,14 @@ def test_on_a_cluster_auto_is_a_gpu_only_where_one_is_requested(monkeypatch: pyt
     assert device_of(replace(entry, resources=Resources(num_gpus=0.5)), "auto", "ray") == "cuda"
 
 
-def config_of(entries: list[Any]) -> Any:
-    dev = SimpleNamespace(scorer=None, metric="exact_match", origin=None)
-    options, cluster = SelectOptions(), ClusterOptions()
-    return SimpleNamespace(command="", options=options, cluster=cluster, candidates=entries, dev=dev)
-
-
 @pytest.mark.parametrize(("sees_cuda", "device"), [(False, "cpu, mps"), (True, "cuda, mps")])
 def test_a_result_says_which_devices_and_types_it_was(monkeypatch: pytest.MonkeyPatch, sees_cuda: bool, device: str):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: sees_cuda)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     entries = [ModelSpec(Checkpoint(name), name, device=own) for name, own in (("a", None), ("b", "mps"))]
-    config = config_of(entries)
+    dev = SimpleNamespace(scorer=None, metric="exact_match", origin=None)
+    options, cluster = SelectOptions(), ClusterOptions()
+    config: Any = SimpleNamespace(command="", options=options, cluster=cluster, candidates=entries, dev=dev)
     types = {"a": "bfloat16", "b": "float32"}
     known = {
         each.name: Fingerprint(replace(each, dtype=types[each.name], device=device_of(each, "auto", "local")))

@@ -175,10 +175,7 @@ def test_fusion_stands_beside_other_methods_in_an_evaluation_and_is_stored(
     assert (found["method"], found["left_out"], found["level"]) == ("fuse", None, "response")
     assert found["accuracy"] is not None
 
-    def refuse(*_: Any) -> str:
-        raise MemberError("asked again")
-
-    monkeypatch.setattr(fuse.Fuser, "choose", refuse)
+    monkeypatch.setattr(fuse.Fuser, "choose", lambda *_: pytest.fail("asked again"))
     assert evaluated() == found
     # Another option may give another text.
     monkeypatch.setattr(fuse.Fuser, "choose", lambda *_: "14")

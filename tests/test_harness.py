@@ -323,11 +323,8 @@ def test_the_command_line_runs_tasks_and_a_second_run_asks_no_model(
     assert found["config"]["method"] == "unite"
     assert [member["name"] for member in found["config"]["members"]] == [*PAIR]
 
-    def asked_again(*_: Any, **__: Any) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(Ensemble, "score_each", asked_again)
-    monkeypatch.setattr(Ensemble, "generate_each", asked_again)
+    for name in ("score_each", "generate_each"):
+        monkeypatch.setattr(Ensemble, name, lambda *_, **__: pytest.fail("a model was asked again"))
     second = run(f"models={pair} k=5 dtype=float32", *words, "--output_path", "second")
     assert second.status == 0, second.err
     again, same = results(place.folder / "second")
