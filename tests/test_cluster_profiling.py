@@ -83,14 +83,7 @@ def workers(process: int | None = None, title: bytes = b"ray::Worker") -> set[in
 
     One that answers questions has the title ``ray::Worker.run``.
     """
-    found = set()
-    for folder in Path("/proc").iterdir():
-        try:
-            if folder.name.isdecimal() and (folder / "cmdline").read_bytes().startswith(title):
-                found |= {int(folder.name)} if _descends(int(folder.name), process or os.getpid()) else set()
-        except OSError:
-            continue  # it has just ended
-    return found
+    return {each for each in every_process(title) if _descends(each, process or os.getpid())}
 
 
 def _descends(process: int, ancestor: int) -> bool:
@@ -335,12 +328,12 @@ def test_a_cluster_of_our_own_ends_with_ctrl_c(place: Place, models: Path, many:
     wait_for(lambda: not started & every_process(), 30)
 
 
-def every_process() -> set[int]:
-    """The processes that there are, without those that have ended and are only not yet taken note of."""
+def every_process(title: bytes = b"") -> set[int]:
+    """The processes with titles that begin so, without those that have ended and are only not yet taken note of."""
     found = set()
     for folder in Path("/proc").iterdir():
         try:
-            if folder.name.isdecimal():
+            if folder.name.isdecimal() and (folder / "cmdline").read_bytes().startswith(title):
                 state = (folder / "stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
                 found |= {int(folder.name)} if state != "Z" else set()
         except OSError:
