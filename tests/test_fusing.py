@@ -1,4 +1,4 @@
-"""The strategy fusion: what the writer reads, what runs is what was measured, what it costs, and what is refused."""
+"""Strategies that take new calls, above all fusion: what the writer reads, what is measured, costs, and is refused."""
 
 from __future__ import annotations
 
@@ -330,6 +330,36 @@ def test_what_is_measured_is_what_runs_and_what_it_costs(place: Place, server: t
     assert {each["model"] for each in taken} == {"cyd"}
     assert taken[0]["text"] == f" It is {2 * int(samples[N]['prompt'].split()[2]) + 1}."
     assert "E for <bdi>Fusion by cyd, 2 models</bdi>" in (place.folder / "run" / "report.html").read_text()
+
+
+def test_at_equal_cost_the_best_model_is_asked_as_often_and_only_with_the_option(
+    place: Place, server: tuple[Raw, Adders]
+) -> None:
+    raw, sums = server
+    command = (*prepare(place, raw), "--force", "--quiet")
+    ran = place.advisor(*command)
+    assert ran.status == 0 and "At equal cost" not in ran.out
+    rows = {each["strategy"]: each for each in place.json()["strategies"]}
+    assert "self_consistency" not in rows and rows["learned_vote"]["over_draws"] is None
+    planned = place.advisor(*command, "--equal-cost", "--dry-run", "--json")
+    (reader,) = json.loads(planned.out)["readers"]
+    # The most voters, and the questions of both splits.
+    assert (reader["model"], reader["questions"]) == ("cyd", 5 * 2 * N)
+    sums.read.clear()
+    assert place.advisor(*command, "--equal-cost").status == 0
+    assert Counter(name for name, _ in sums.read) == {"cyd": 3 * 2 * N}
+    ran = place.advisor(*command, "--equal-cost")
+    assert len(sums.read) == 3 * 2 * N
+    rows = {each["strategy"]: each for each in place.json()["strategies"]}
+    drawn, vote = rows["self_consistency"], rows["learned_vote"]
+    assert (drawn["members"], drawn["draws"], drawn["calls_per_question"]) == (["cyd"], 3, 3)
+    # This server gives one answer however often it is asked.
+    assert (drawn["measured_gain"], vote["over_draws"]) == (0, pytest.approx(vote["measured_gain"]))
+    (told,) = [line for line in ran.out.splitlines() if line.startswith("At equal cost: ")]
+    assert told.startswith(f"At equal cost: 3 responses of cyd have {drawn['accuracy']:.1f} points for 3 calls ")
+    assert (
+        f": which is better is not shown (by all 80 questions +{vote['over_draws']:.1f} points, 90% interval " in told
+    )
 
 
 def test_it_is_checked_and_exported(place: Place, server: tuple[Raw, Adders]) -> None:

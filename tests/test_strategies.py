@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -611,6 +612,25 @@ def test_a_run_compares_strategies_without_decoding_anything_more(place: Place, 
         assert unite[key] == result["ensemble"][key]
     assert unite["p_adjusted"] == result["ensemble"]["p_adjusted"]
     assert not math.isnan(result["advice"]["recommendation"]["expected_gain"])
+
+
+def test_logs_with_several_responses_say_whether_several_models_pay_against_them(place: Place) -> None:
+    rows = [
+        {
+            "question": f"What is {n}?",
+            "reference": str(n),
+            "model": name,
+            "draw": draw,
+            "response": str(-n if n % 4 == wrong else n),
+        }
+        for n in range(120)
+        for wrong, name in enumerate("abc")
+        for draw in range(3)
+    ]
+    place.write("logs.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    ran = place.advisor("select", "--logs", "logs.jsonl", "--metric", "exact_match", "--out", "run", "--quiet")
+    (told,) = [line for line in ran.out.splitlines() if line.startswith("At equal cost: ")]
+    assert told.startswith("At equal cost: 3 responses of ") and ": this pays against them (by all 120 " in told
 
 
 def test_the_samples_say_whose_response_the_recommended_strategy_takes() -> None:

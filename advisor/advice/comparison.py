@@ -52,6 +52,7 @@ from advisor.statistics import (
 from advisor.strategies import ADVICE, kinds
 from advisor.strategies.replay import Spent, codes_of, replay, replay_all, spent_by_member
 from advisor.strategies.schema import strategy_json
+from advisor.strategies.self_consistency import SelfConsistency
 from advisor.strategies.strategy import (
     FEWEST_VOTERS,
     AnsweredSplit,
@@ -158,6 +159,7 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
             own = None if strategy.LEARNS else replay(strategy, held_out)
             answers.append(evidence.on_held_out(strategy, found, own))
     gains = [evidence.gain(each) for each in answers]
+    drawn = next((each for each in answers if each.strategy.KIND == SelfConsistency.KIND), None)
     correct = float if look is None else partial(corrected_p, look)
     better = _adjusted(answers, [correct(gain.p_no_gain) for gain in gains])
     worse = _adjusted(answers, [correct(gain.p_no_loss) for gain in gains])
@@ -174,6 +176,9 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
         updated = evidence.updated(each, gain, predicted, ceiling)
         tested = {"p_adjusted": p_no_gain, "groups": groups or None}
         expected = _expected(each.strategy, gain, predicted, updated, ceiling, evidence.best)
+        if drawn is not None and each is not drawn and not isinstance(each.strategy, Single):
+            over_draws = evidence.gain_over(drawn, each)
+            tested |= {"over_draws": over_draws.points, "over_draws_ci": over_draws.interval()}
         result = _result(each, gain, held_out, evidence.best, seed, **tested, **expected)
         results.append(replace(result, shown=shown, ceiling=ceiling, warnings=warnings))
     results.sort(key=_best_first)
@@ -363,6 +368,14 @@ class _Evidence:
     def gain(self, answered: _Answers) -> Gain:
         """The gain of a strategy."""
         return cross_fitted_gain(answered.differences, self._clusters_of(answered))
+
+    def gain_over(self, other: _Answers, answered: _Answers) -> Gain:
+        """The gain of a strategy over another one that is cross-fitted."""
+        if answered.is_written:
+            own = (scores(answered.held_out.profile) - scores(other.held_out.profile))[None]
+        else:
+            own = answered.differences - other.differences
+        return self.gain(answered._replace(differences=own))
 
     def _clusters_of(self, answered: _Answers) -> list[str] | None:
         """The clusters of the questions that judge a strategy: of all, or of those that it answered, the last ones."""

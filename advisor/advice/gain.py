@@ -217,11 +217,14 @@ def cross_fit(
                     continue
                 own = found[kind] or [Single((given.best,))]
                 is_last = place == len(strategies[kind]) - 1
-                part = answer(own[-1 if is_last else min(place, len(own) - 1)], places)
+                used = own[-1 if is_last else min(place, len(own) - 1)]
+                part = answer(used, places)
                 if part is None:
                     del answers[each]
                     continue
-                differences[each][repeat, places] = scores(part.profile) - alone[given.best][places]
+                # Several responses of a model are compared with its one, also where another model is the best.
+                rival = used.members[0] if used.responses_per_member > 1 else given.best
+                differences[each][repeat, places] = scores(part.profile) - alone[rival][places]
                 if repeat == 0:
                     answers[each].append((places, part))
     for strategy, pieces in answers.items():

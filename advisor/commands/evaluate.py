@@ -18,7 +18,7 @@ import yaml
 
 from advisor.commands.command_line import command_line, print_json
 from advisor.jobs.figures import corpus_figures, judge_section, provenance_of_run
-from advisor.jobs.played import ONLY_OPTIONS, draws_worth, play_with_models
+from advisor.jobs.played import ONLY_OPTIONS, are_drawn, draws_worth, play_with_models
 from advisor.jobs.session import open_session, with_devices
 from advisor.judge.judge import open_profiler
 from advisor.judge.prompts import name_of_set
@@ -362,7 +362,7 @@ class Evaluator:
         return made
 
     def _control(self, alone: Sequence[Profile], results: Sequence[EvaluatedMethod]) -> EvaluatedMethod:
-        if self.task.metric == "choice" or not can_vote(self.task):
+        if not are_drawn(self.task):
             reason = "options are chosen by their likelihood, so there are no samples"
             left_out = reason if self.task.metric == "choice" else _NO_VOTE
             return EvaluatedMethod(method=CONTROL, level="control", left_out=left_out)

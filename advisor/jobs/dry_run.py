@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from advisor.jobs.played import reading_task
+from advisor.jobs.played import are_drawn, reading_task
 from advisor.judge.prompts import Shown, judge_task
 from advisor.models.fit import check_pool, device_of, free_on, need_of_model, resources_of, too_large, weights_here
 from advisor.models.job import continued
@@ -23,7 +23,8 @@ from advisor.progress import Progress
 from advisor.records import TRIES, Answer, join
 from advisor.strategies import asked_for
 from advisor.strategies.replay import play, question_of
-from advisor.strategies.strategy import Call, QuestionText, Strategy
+from advisor.strategies.self_consistency import SelfConsistency
+from advisor.strategies.strategy import FEWEST_VOTERS, Call, QuestionText, Strategy
 from advisor.tasks.task import Example, Rubric, Task
 from ensemble.common.text import counted, price, visible
 from ensemble.errors import InputError, UniteError, first_line
@@ -115,7 +116,8 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
     """
     task = config.held_out
     by_name = {entry.name: entry for entry in config.candidates}
-    if task is None or not asked_for(config.options, list(by_name), list(by_name), list(by_name)):
+    are_asked = task is not None and config.options.equal_cost and are_drawn(task)
+    if task is None or not (are_asked or asked_for(config.options, list(by_name), list(by_name), list(by_name))):
         return []
     are_priced = all(entry.price is not None and entry.price.of(1, 1) for entry in config.candidates)
     questions = [question_of(example) for example in task.examples]
@@ -138,14 +140,20 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
     voters = sorted(by_name, key=alone.__getitem__, reverse=True)[: config.options.max_voters]
     found: dict[tuple[str, str], dict[str, Any]] = {}
     dearest: dict[str, list[dict[str, Any]]] = {}
+    most = max(FEWEST_VOTERS, config.options.max_voters, config.options.max_models)
     for strategy in asked_for(config.options, list(by_name), list(by_name), voters):
-        own = []
-        for (role, name), calls in _new_calls(strategy, questions).items():
+        own, new = [], _new_calls(strategy, questions)
+        most = max(most, len(strategy.members) + sum(map(len, new.values())) // len(questions))
+        for (role, name), calls in new.items():
             if (role, name) not in found:
                 # Of each question the last prompt: those of a later round are the longest.
                 found[role, name] = plan(role, name, dict(calls), len(calls))
             own.append(found[role, name])
         dearest[strategy.name] = max(dearest.get(strategy.name, []), own, key=cost)
+    if are_asked:
+        count, kind = most * sum(len(each.examples) for each in splits_of(config)), SelfConsistency.KIND
+        prompts = dict.fromkeys(range(len(questions)))
+        dearest[kind] = [plan(f"{kind}, responses of", max(alone, key=alone.__getitem__), prompts, count)]
     return [each for plans in dearest.values() for each in plans]
 
 

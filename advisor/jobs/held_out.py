@@ -12,6 +12,7 @@ rounding depends on the size of the batch; the trace is then that of another res
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,19 +23,27 @@ from advisor.advice.profiled_pool import ProfiledPool, without_failed
 from advisor.advice.recommendation import FEW_QUESTIONS, least_gain
 from advisor.advice.rules import with_chosen_set
 from advisor.jobs.figures import measured
-from advisor.jobs.played import play_with_models
+from advisor.jobs.played import are_drawn, play_with_models
 from advisor.models.job import continued, question_key, responses
 from advisor.models.local_model import free_memory
-from advisor.models.profiler import Profiler
+from advisor.models.profiler import Profiler, splits_of
 from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import RunConfig
 from advisor.options.shared import SetBy
 from advisor.progress import Progress
 from advisor.records import TRIES, Profile, Selection
-from advisor.run.result import EnsembleResult, GainFigures, MemberFigures, PredictedFigures, Predictions
+from advisor.run.result import (
+    EnsembleResult,
+    GainFigures,
+    MemberFigures,
+    PredictedFigures,
+    Predictions,
+    RecommendedStrategy,
+)
 from advisor.statistics import accuracy_interval, compare
 from advisor.strategies import asked_for
-from advisor.strategies.strategy import AnsweredSplit, Decoded, Replay, Strategy
+from advisor.strategies.self_consistency import TEMPERATURE
+from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Decoded, Replay, Strategy
 from advisor.strategies.vote import can_vote
 from advisor.tasks.task import Task
 from ensemble.errors import MemberError, UniteError, first_line
@@ -76,6 +85,7 @@ class ChosenSet:
             the sets are compared with.
         voters: The models of votes and routers; empty if they were not asked the held-out questions.
         written: The answers of strategies that write new texts with new calls to the held-out questions.
+        draws: Several responses of the best single model to the dev and to the held-out questions, if they were asked.
         trouble: Why a set could not be run on the held-out questions.
         sets: All sets that could be decoded, the most promising first.
         note: That the prediction would choose another set, for the advice.
@@ -87,6 +97,7 @@ class ChosenSet:
     alone: Mapping[str, Profile] = field(default_factory=dict)
     voters: tuple[str, ...] = ()
     written: Mapping[Strategy, Replay] = field(default_factory=dict)
+    draws: Sequence[Mapping[str, Sequence[Profile]]] = ({}, {})
     trouble: str | None = None
     sets: tuple[PredictedFigures, ...] = ()
     note: str | None = None
@@ -98,8 +109,8 @@ class ChosenSet:
             for each in self.verified
         }
         return (
-            AnsweredSplit(config.dev, self.pool.complete),
-            AnsweredSplit(held_out, self.alone, {**decoded, **self.written}, prices_of(config)),
+            AnsweredSplit(config.dev, self.pool.complete, draws=self.draws[0]),
+            AnsweredSplit(held_out, self.alone, {**decoded, **self.written}, prices_of(config), self.draws[1]),
         )
 
     def predictions(self, set_by: SetBy, results: Sequence[StrategyResult]) -> Predictions | None:
@@ -209,6 +220,28 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
     if config.options.set_by != "predicted" or not verified:
         return chosen
     return replace(chosen, selection=_select(chosen, chosen.verified[0].strategy.members, config))
+
+
+def with_draws(
+    chosen: ChosenSet, row: RecommendedStrategy, best: str, config: RunConfig, profiler: Profiler, progress: Progress
+) -> ChosenSet:
+    """Ask the best single model for as many responses to each question as the recommended strategy takes calls."""
+    calls, why = math.ceil(row.calls_per_question or 1.0), ""
+    if calls < 2:
+        why = "the recommended strategy takes one call"
+    elif not are_drawn(config.dev):
+        why = "the answers of several responses cannot be counted"
+    else:
+        seeds = [config.options.seed + n for n in range(max(calls, FEWEST_VOTERS))]
+        try:
+            draws = [
+                {best: [profiler.drawn(best, task, TEMPERATURE, seed) for seed in seeds]} for task in splits_of(config)
+            ]
+            return replace(chosen, draws=draws)
+        except MemberError as error:
+            why = str(error)
+    progress.say(f"--equal-cost compares with no further responses of {best}: {why}")
+    return chosen
 
 
 def prices_of(config: RunConfig) -> dict[str, Price]:

@@ -11,6 +11,7 @@ from advisor.records import Answer, Cost, Profile
 from advisor.strategies.replay import QuestionCalls, play, question_of
 from advisor.strategies.self_consistency import TEMPERATURE
 from advisor.strategies.strategy import Call, QuestionText, Replay, WritingFlow
+from advisor.strategies.vote import can_vote
 from advisor.tasks.task import Example, Score, Task, fingerprint
 from ensemble.errors import InputError, MemberError
 
@@ -123,6 +124,11 @@ def reading_task(task: Task, prompts: Mapping[int, str]) -> Task:
     return replace(
         task, split=split, examples=tuple(examples), fingerprint=fingerprint(task.fingerprint, split, examples)
     )
+
+
+def are_drawn(task: Task) -> bool:
+    """Whether several responses of a model can differ, and their answers be counted."""
+    return task.metric != "choice" and can_vote(task)
 
 
 _MOST_DRAWS = 32

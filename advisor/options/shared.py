@@ -276,6 +276,11 @@ class VerificationOptions(Options, panel="Choosing and verifying"):
         one_of=get_args(SetBy),
         **VERIFIED,
     )
+    equal_cost: bool = option(
+        False,
+        "Where several calls a question are recommended, ask the best single model as often, and compare.",
+        **VERIFIED,
+    )
     # Strategies that take new calls, each by its name.
     fusion: str | None = option(
         None,

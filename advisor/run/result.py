@@ -294,6 +294,10 @@ class StrategyFigures(GainFigures, Accuracy, StrategyKey, extra="allow"):
     """one-sided p of no gain; null for a single model"""
     probability: Share | None = None
     """the probability that it is better than the best single model, by the expected gain; null for a single model"""
+    over_draws: Points = None
+    """points over several responses of one model (self-consistency) on the same questions; null without these"""
+    over_draws_ci: Interval = None
+    """its interval"""
     groups: tuple[GroupFigures, ...] | None = None
     """the gain in each group of the questions, if there are several"""
     calls_per_question: Figure = None

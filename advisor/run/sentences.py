@@ -9,6 +9,7 @@ from advisor.records import ALPHA, MOST_NEEDED, join
 from advisor.run.figures import HeadToHead, JudgedSplit, JudgeSection, JudgeShare
 from advisor.run.result import GroupFigures, RecommendedStrategy, Result, StrategyFigures
 from advisor.statistics import z_value
+from advisor.strategies.self_consistency import SelfConsistency
 from ensemble.common import text
 
 _PROBABILITIES = (0.9, 0.95, 0.97, 0.99)
@@ -36,6 +37,7 @@ def summary(result: Result) -> dict[str, str]:
         "What is possible": ceiling_in_words(result),
         "How sure": _certainty(result, row),
         "Cost": _cost(recommendation),
+        "At equal cost": _at_equal_cost(result, row),
     }
     return {name: sentence for name, sentence in told.items() if sentence}
 
@@ -111,13 +113,28 @@ def _more_labels(row: StrategyFigures) -> tuple[int, float] | None:
     return (more, wanted) if 0 < more <= MOST_NEEDED else None
 
 
-def _cost(row: RecommendedStrategy) -> str:
+def _cost(row: RecommendedStrategy | StrategyFigures) -> str:
     number = text.decimals(row.calls_per_question, 1).removesuffix(".0")
     cost = f"{number} {'call' if number == '1' else 'calls'}"
     if row.seconds_per_question is not None:
         cost += f" and {text.duration(row.seconds_per_question)}"
     dollars = row.price_per_1000
     return f"{cost} a question" + ("" if dollars is None else f", {text.price(dollars)} for 1,000 questions")
+
+
+def _at_equal_cost(result: Result, row: StrategyFigures) -> str:
+    """Whether a strategy pays against several responses of one model; empty if these were not asked."""
+    drawn = next((each for each in result.strategies if each.strategy == SelfConsistency.KIND), None)
+    if drawn is None or row.over_draws is None or row.over_draws_ci is None:
+        return ""
+    low, high = row.over_draws_ci
+    verdict = "this pays against them" if low > 0 else "they are better" if high < 0 else "which is better is not shown"
+    costs = (f"{text.points(each.accuracy)} points for {_cost(each)}" for each in (drawn, row))
+    return (
+        f"{drawn.title} have {', and this has '.join(costs)}: {verdict} (by all {row.questions or row.n:,} questions "
+        f"{text.difference(row.over_draws)} points, {text.interval_name(result.advice.confidence)} "
+        f"{text.difference_interval(row.over_draws_ci)})."
+    )
 
 
 def ceiling_in_words(result: Result) -> str:

@@ -52,9 +52,11 @@ class SelfConsistency(Strategy):
     @classmethod
     def learn(cls, given: TrainingData) -> Iterator[SelfConsistency]:
         """See :meth:`Strategy.learn`."""
-        draws = given.draws.get(given.best, 0)
+        # A run asks one model only, the best of all questions, which need not be the best of these.
+        model = next(iter(given.draws)) if len(given.draws) == 1 else given.best
+        draws = given.draws.get(model, 0)
         if given.can_vote and draws >= FEWEST_VOTERS:
-            yield cls((given.best,), draws)
+            yield cls((model,), draws)
 
     def flow(self, question: QuestionText) -> Flow:  # noqa: ARG002
         """See :meth:`Strategy.flow`."""
