@@ -631,6 +631,8 @@ def test_logs_with_several_responses_say_whether_several_models_pay_against_them
     ran = place.advisor("select", "--logs", "logs.jsonl", "--metric", "exact_match", "--out", "run", "--quiet")
     (told,) = [line for line in ran.out.splitlines() if line.startswith("At equal cost: ")]
     assert told.startswith("At equal cost: 3 responses of ") and ": this pays against them (by all 120 " in told
+    page = (place.folder / "run" / "report.html").read_text(encoding="utf-8")
+    assert ": this pays against them (by all 120 " in page
 
 
 def test_the_samples_say_whose_response_the_recommended_strategy_takes() -> None:

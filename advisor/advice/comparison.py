@@ -174,7 +174,7 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
         # What takes an answer that a model gave alone gains no more than the best of them.
         ceiling = evidence.ceiling(each.strategy.members) if is_bounded else None
         updated = evidence.updated(each, gain, predicted, ceiling)
-        tested = {"p_adjusted": p_no_gain, "groups": groups or None}
+        tested: dict[str, Any] = {"p_adjusted": p_no_gain, "groups": groups or None}
         expected = _expected(each.strategy, gain, predicted, updated, ceiling, evidence.best)
         if drawn is not None and each is not drawn and not isinstance(each.strategy, Single):
             over_draws = evidence.gain_over(drawn, each)
