@@ -34,7 +34,7 @@ WITHOUT_MODELS = [
     f"advisor.commands.{name}" for name in ("select", "compare", "label", "report", "init", "check", "judge", "export")
 ]
 MODEL_LIBRARIES = {"torch", "transformers", "tokenizers", "datasets", "safetensors"}
-HELP = "import sys; from advisor.cli import main; sys.argv = ['advisor', '--help']; sys.exit(main())"
+HELP = "import sys, ensemble, reports; from advisor.cli import main; sys.argv = ['advisor', '--help']; sys.exit(main())"
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,8 @@ def test_help_loads_no_model_library():
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stderr.splitlines()
     loaded = {line.rpartition("|")[2].strip() for line in said if line.startswith("import time:")}
     assert "advisor.cli" in loaded
-    assert loaded & {"torch", "transformers", "datasets", "matplotlib.pyplot", "sklearn", "scipy"} == set()
+    heavy = {"torch", "transformers", "datasets", "matplotlib.pyplot", "sklearn", "scipy", "pydantic"}
+    assert loaded & heavy == set()
 
 
 def test_commands_that_can_do_without_models_import_no_model_library():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -154,11 +152,6 @@ def test_lines_are_read_one_after_the_other(tmp_path: Path) -> None:
     path.write_bytes(b'\n{"a": "\xff"}')
     with pytest.raises(InputError, match=r"f\.jsonl:2: not UTF-8 text at byte 7 of the line"):
         list(read_lines(Whole, path, WAY_OUT))
-
-
-def test_the_command_line_and_the_package_do_not_import_pydantic_at_once() -> None:
-    code = "import sys, advisor, ensemble, reports, advisor.cli; sys.exit('pydantic' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
