@@ -12,6 +12,7 @@ from typing import Any, cast, get_args
 
 import pytest
 from running_server import Running, serving
+from test_drafting import always
 from tiny import save_member, tiny_model, tokenizer_named
 
 from ensemble import Ensemble, Grammar
@@ -22,7 +23,7 @@ from ensemble.models.load import load_member
 from ensemble.models.member import Member, ServerMember
 from ensemble.models.spec import Checkpoint, ModelSpec
 from ensemble.models.thinking import ThinkingTags
-from ensemble.runtime.draft import Drafter, DraftMode
+from ensemble.runtime.draft import DraftMode
 from ensemble.servers.token_client import TokenClient
 from ensemble.servers.token_server import NextToken
 
@@ -81,12 +82,6 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
 def generate(ensemble: Ensemble, prompts: list[str], settings: Settings, batch: Batch) -> list[Any]:
     made = dict(ensemble.generate_each([ensemble.encode(prompt) for prompt in prompts], settings, batch))
     return [made[n] for n in range(len(prompts))]
-
-
-def always(ensemble: Ensemble, way: DraftMode, batch: Batch) -> Ensemble:
-    """The same ensemble, with each step made in one way, however long that takes."""
-    ensemble._drafters[batch] = Drafter(ensemble._joint.members[0], batch.draft, (way,))
-    return ensemble
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -95,8 +95,7 @@ def test_a_new_strategy_is_one_file(place: Place) -> None:
     assert "The answer of b" in ran.err
     run = Run.open(place.folder / "run")
     row = next(each for each in run.result.strategies if each.strategy == "nth")
-    stored = json.loads((place.folder / "run" / "result.json").read_text(encoding="utf-8"))
-    assert next(each for each in stored["strategies"] if each["strategy"] == "nth")["place"] == 1
+    assert next(each for each in place.json()["strategies"] if each["strategy"] == "nth")["place"] == 1
     assert "The answer of b" in (place.folder / "run" / "report.html").read_text(encoding="utf-8")
 
     write_log(place, "new.jsonl", 1000)

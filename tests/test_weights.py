@@ -213,11 +213,8 @@ def test_a_server_refuses_weights_of_each_prompt_before_it_loads_models(place: P
 
 def test_weights_of_a_run_that_do_not_fit_are_refused(place: Place, selected: Select) -> None:
     selected("9,2,1")
-    path = place.folder / "9,2,1" / "result.json"
-    result = json.loads(path.read_text(encoding="utf-8"))
     for weights in [[], [1], [0, 0, 0], [1, 2, 3, 4]]:
-        result["ensemble"]["weights"] = weights
-        path.write_text(json.dumps(result), encoding="utf-8")
+        place.edit(lambda result, weights=weights: result["ensemble"].update(weights=weights), "9,2,1/result.json")
         ran = place.advisor("run", "9,2,1", "What is 7 + 7?", "--method", "unite")
         assert (ran.status, ran.out) == (2, "")
         assert "weights should be 3 numbers" in ran.err
