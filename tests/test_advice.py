@@ -146,9 +146,6 @@ def test_one_candidate_is_used_alone() -> None:
     assert advise(failed).verdict == "worse"
 
 
-# --- Notes ---
-
-
 def test_few_questions_are_said_to_tell_little() -> None:
     assert "20 questions tell little: one question is 5.0 points." in advise(FITTING, together(2, 1, 9, 20)).text
     assert "tell little" not in advise(FITTING, together(2, 1, 9, 30)).text
@@ -235,9 +232,6 @@ def test_where_all_are_always_right_or_always_wrong_nothing_breaks_and_it_is_sai
     advice = advise(selection, together(0, 0, right, 200))
     assert advice.verdict == "unclear"
     assert says in advice.text
-
-
-# --- The statistics behind it ---
 
 
 def differences(gained: int, lost: int, n: int) -> np.ndarray:

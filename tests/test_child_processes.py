@@ -138,8 +138,6 @@ def test_what_benchmarks_start_is_isolated() -> None:
     assert open_ones == []
 
 
-# --- Parsers in C, C++ and Rust ---
-
 NATIVE = {
     *("ijson", "pyarrow", "datasets", "python_calamine", "openpyxl", "lxml", "orjson", "simdjson", "ujson", "msgpack"),
     *("yajl", "zstandard", "safetensors", "sqlite3", "h5py", "xml", "pandas", "PIL", "polars", "gguf"),

@@ -140,9 +140,6 @@ def many(place: Place) -> Task:
 ONE_AT_A_TIME = 1
 
 
-# --- The same as in one process ---
-
-
 def test_a_profile_on_a_cluster_is_the_same_and_prints_nothing_of_ray(place: Place, models: Path, address: str) -> None:
     place.job(models, "alpha", "beta")
     for split in ("dev", "held_out"):
@@ -281,9 +278,6 @@ def test_what_no_node_has_is_refused_with_the_line_that_asks_for_it(place: Place
     assert "models.txt:2: 4096 cores and 0 GPUs are requested, but no node of the cluster has as many" in line
 
 
-# --- What a model asks for ---
-
-
 @pytest.mark.parametrize(("gpus", "device"), [(1.0, "cpu"), (0.0, "cuda"), (None, "cuda:1")])
 def test_a_device_that_is_not_the_one_given_is_refused(gpus: float | None, device: str) -> None:
     with pytest.raises(InputError, match=r"^models.txt:3: .*cuda"):
@@ -297,9 +291,6 @@ def test_a_set_has_a_gpu_for_each_of_its_members_and_their_cores_in_turns() -> N
     needs = (Resources(2, 1), Resources(4, 0), Resources(1, 0.5), Resources(1, 0.5))
     assert combined(needs) == Resources(4, 2)
     assert devices(needs) == ["cuda:0", "cpu", "cuda:1", "cuda:1"]
-
-
-# --- Nothing stays behind ---
 
 
 def test_a_cluster_of_our_own_ends_with_ctrl_c(place: Place, models: Path, many: Task) -> None:

@@ -289,9 +289,6 @@ def test_the_safe_number_of_questions_keeps_its_promise_although_the_difference_
     assert reached[1] >= 0.8
 
 
-# --- The gate ---
-
-
 def outcomes(seed: int, n: int, gain: float, *, repetitions: int = 400, points: float = 1.0) -> dict[str, float]:
     """How often the gate has each outcome, for a true gain and 15% of questions that change."""
     generator = np.random.default_rng(seed)

@@ -158,9 +158,6 @@ def test_a_ratio_that_is_not_finite_is_not_known() -> None:
     assert pair(profile("a", ("x", 1.0)), profile("b", (None, 0.0))).length_ratio is None
 
 
-# --- What the models themselves were asked ---
-
-
 def test_what_was_measured_of_some_candidates_is_in_their_pairs_alone() -> None:
     profiles = [profile(name, ("x", 1.0), text="x y") for name in "abc"]
     one, other = np.array([1, 2, 3], dtype=np.uint64), np.array([2, 3, 4], dtype=np.uint64)

@@ -6,9 +6,9 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
+from pools import Place
 from sacrebleu.metrics.chrf import CHRF
 
 from advisor.records import Answer, Profile
@@ -18,9 +18,6 @@ from advisor.strategies.replay import replay_all
 from advisor.strategies.schema import strategy_json, strategy_of
 from advisor.strategies.strategy import AnsweredSplit, TrainingData
 from advisor.tasks.task import Example, Task
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

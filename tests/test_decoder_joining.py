@@ -210,9 +210,6 @@ def test_no_likelihoods_unless_asked_for(pair: Ensemble) -> None:
     assert all(step.alternatives == () for step in kept)
 
 
-# --- What a text took ---
-
-
 def test_texts_that_are_decoded_together_share_the_time_of_their_steps(pair: Ensemble) -> None:
     decoder = pair.decoder(Batch(4, draft=0))
     for n, most in enumerate((2, 4, 4, 6)):

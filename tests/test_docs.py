@@ -108,9 +108,6 @@ def test_site_loads_nothing_from_elsewhere(site: Path) -> None:
     assert [str(page.relative_to(site)) for page in pages if loading.search(page.read_text(encoding="utf-8"))] == []
 
 
-# --- Links of the README and of the other files for people who read the code ---
-
-
 def slug(heading: str) -> str:
     """The anchor of a heading where Markdown is shown beside the code."""
     plain = re.sub(r"\[([^]]*)\]\([^)]*\)|[`*]", r"\1", heading).strip().lower()
@@ -132,9 +129,6 @@ def test_links_lead_to_files_and_headings_that_are_there(name: str) -> None:
         file = page.parent / target if target else page
         assert file.exists(), f"{name} links to {target}"
         assert not anchor or anchor in anchors(file), f"{name} links to {target}#{anchor}"
-
-
-# --- Imports ---
 
 
 def test_every_public_name_of_ensemble_can_be_imported() -> None:

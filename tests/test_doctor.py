@@ -212,9 +212,6 @@ def test_the_set_that_is_planned_has_the_largest_models_of_the_fullest_device() 
     assert plan_together(plans[:1], 2) is None
 
 
-# --- Completion ---
-
-
 def test_a_shell_gets_the_commands_that_can_follow(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"_ADVISOR_COMPLETE": "complete_bash", "COMP_WORDS": "advisor doc", "COMP_CWORD": "1"}.items():
         monkeypatch.setenv(name, value)

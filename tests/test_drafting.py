@@ -174,9 +174,6 @@ def test_times_of_many_texts_are_not_those_of_one() -> None:
     assert seen.count(("check", "plain")) >= 18
 
 
-# --- Texts that repeat themselves ---
-
-
 @pytest.mark.parametrize(
     ("prompt", "tokens", "draft"),
     [

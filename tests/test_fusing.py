@@ -8,12 +8,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pools import Place
 from servers import SKIPS, Adders, Raw, raw_server
 from test_serving_strategies import Says, plan_of, serving, usage
 from test_strategies import compare_strategies, profile, splits_of
@@ -30,9 +31,6 @@ from advisor.strategies.vote import Vote
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import Price
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 
@@ -123,9 +121,6 @@ def test_in_a_second_round_the_panel_reads_the_drafts_and_an_earlier_one_replace
     assert sorted(re.findall("<(.*?)>", asked[2].asked[0][0])) == ["a1", "b0"]
 
 
-# --- Failures ---
-
-
 def test_a_draft_that_failed_is_left_out_and_without_a_writer_the_first_draft_counts() -> None:
     asked = members(MemberError("gone"), "two", "three")
     assert answered(asked, fusion("ab", "c")).response.text == "three"
@@ -149,9 +144,6 @@ def test_calls_of_functions_are_refused_before_a_model_is_asked() -> None:
     assert not any(each.asked for each in asked)
 
 
-# --- Served ---
-
-
 def test_a_stream_has_the_text_of_the_writer_in_pieces() -> None:
     text = "word " * 30
     with serving("fusion", members("one", "two", text), panel=("a", "b"), writer="c") as (_, client):
@@ -162,9 +154,6 @@ def test_a_stream_has_the_text_of_the_writer_in_pieces() -> None:
     assert len(pieces) > 1
     assert usage(whole)["calls"] == 3
     assert usage(whole)["members"] == ["c"]
-
-
-# --- In files ---
 
 
 def test_a_fusion_is_written_and_read() -> None:

@@ -9,10 +9,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
+from pools import Place
 from servers import Answer, Raw, as_json, completion, models
 from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -31,9 +32,6 @@ from advisor.tasks import Task, load_task
 from advisor.tasks.task import Example, Rubric
 from ensemble.errors import InputError
 from ensemble.models.member import Member
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 pytestmark = pytest.mark.usefixtures("no_pauses")

@@ -7,11 +7,12 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from pools import Place, Prepare
 
 from advisor.advice.comparison import compare_by_labels, fitting_voters
 from advisor.advice.drift import paired_gain
@@ -30,9 +31,6 @@ from advisor.statistics import scores
 from advisor.strategies import default_strategy
 from advisor.strategies.replay import replay_all
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Single
-
-if TYPE_CHECKING:
-    from pools import Place, Prepare
 
 pytest_plugins = ["pools"]
 

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
+from pools import Place
 from tiny import byte_tokenizer
 from transformers import BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
 
@@ -34,9 +35,6 @@ from ensemble.models.load import quantization_of
 from ensemble.models.memory import MemoryNeed, need_of
 from ensemble.models.model_files import weights_on_hub
 from ensemble.models.spec import Checkpoint, ModelSpec, quantization_config
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

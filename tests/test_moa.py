@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
+from pools import Place, Prepare
 from servers import completion, models, raw_server
 from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -28,9 +29,6 @@ from advisor.tasks import load_task
 from advisor.tasks.task import sha256
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import get_module, make_options
-
-if TYPE_CHECKING:
-    from pools import Place, Prepare
 
 pytest_plugins = ["pools"]
 

@@ -6,17 +6,15 @@ import json
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pools import Place, Ran
 from tiny import byte_tokenizer, save_member, tiny_model
 
 from advisor.judge.prompts import Shown, judge_task
 from advisor.tasks import load_task
 from advisor.tasks.task import Example, Task
-
-if TYPE_CHECKING:
-    from pools import Place, Ran
 
 pytest_plugins = ["pools"]
 

@@ -9,12 +9,13 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pools import Place
 from sklearn.metrics import cohen_kappa_score
 from tiny import byte_tokenizer, load_tokenizer, real_tokenizers, unigram_tokenizer
 
@@ -26,9 +27,6 @@ from advisor.models.run_config import RunConfig
 from advisor.progress import Progress
 from ensemble.errors import UniteError
 from ensemble.vocabulary.token_bytes import Vocabulary
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 NAMES = ("alpha", "beta", "gamma")

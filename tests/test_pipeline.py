@@ -9,10 +9,11 @@ import shutil
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
+from pools import Place, Prepare
 
 from advisor.advice.profiled_pool import find_copies
 from advisor.advice.rules import read_standings, select, with_chosen_set
@@ -26,10 +27,6 @@ from ensemble import Ensemble
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec
 from reports.tables import leaderboard
-
-if TYPE_CHECKING:
-    from pools import Place, Prepare
-
 
 pytest_plugins = ["pools"]
 

@@ -10,9 +10,10 @@ import re
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pools import Place
 from running_server import listening
 from servers import Raw
 from sharing import demo_cache
@@ -39,10 +40,6 @@ from ensemble.common.files import default_cache_dir
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
 from ensemble.models.spec import EnsembleSpec
-
-if TYPE_CHECKING:
-    from pools import Place
-
 
 pytest_plugins = ["pools"]
 

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
+from pools import Place
 from tiny import byte_tokenizer, tiny_model, unigram_tokenizer
 
 from advisor.models import ask
@@ -30,9 +31,6 @@ from ensemble.decode.settings import Settings
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.load import member_of
 from ensemble.models.spec import Checkpoint, EnsembleSpec, ModelSpec, Sides
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

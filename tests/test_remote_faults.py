@@ -9,9 +9,10 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pools import Place
 from servers import Answer, Raw, as_json, completion, models, raw_server, well
 
 from advisor.models.pool_file import read_pool
@@ -19,9 +20,6 @@ from ensemble.errors import InputError
 from ensemble.servers import transport
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import ServerClient, ServerError, key_variable
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 pytestmark = pytest.mark.usefixtures("no_pauses")

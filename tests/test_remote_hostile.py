@@ -9,18 +9,16 @@ import re
 import socket
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pools import Place
 from servers import Answer, Raw, as_json, completion, models, socket_server
 from test_remote_faults import KEY, PROFILE, pool
 
 from ensemble.errors import InputError
 from ensemble.servers.address import ServerAddress, is_allowed
 from ensemble.servers.client import Secret, ServerClient, ServerError
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 pytestmark = pytest.mark.usefixtures("no_pauses")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from typing import TYPE_CHECKING
 
 import pytest
+from pools import Place
 
 from advisor.run.folder import Run
 from advisor.run.sentences import summary
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

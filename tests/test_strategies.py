@@ -8,11 +8,12 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pools import Place
 
 from advisor.advice import comparison
 from advisor.advice.comparison import Compared, StrategyResult, fitting_voters
@@ -32,9 +33,6 @@ from advisor.strategies.vote import Vote
 from advisor.tasks.task import Example, Task
 from ensemble.common.schema import written
 from ensemble.errors import InputError, UniteError
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

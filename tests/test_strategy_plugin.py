@@ -7,9 +7,9 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pools import Place
 from test_serving_strategies import Says
 
 import advisor.strategies
@@ -22,10 +22,6 @@ from advisor.strategies import kinds
 from advisor.strategies.strategy import AnsweredSplit, Decoded, Replay
 from advisor.tasks.task import Example, Task
 from ensemble.decode.settings import Settings
-
-if TYPE_CHECKING:
-    from pools import Place
-
 
 pytest_plugins = ["pools"]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pools import Place
 
 from advisor.options.finished_run import RunOptions
 from advisor.run.plan import answer_reader
@@ -17,9 +18,6 @@ from advisor.tasks import load_task
 from ensemble.errors import InputError
 from ensemble.models.prompts import PromptTemplate, ServedTask, Sourced
 from ensemble.models.spec import EnsembleSpec
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

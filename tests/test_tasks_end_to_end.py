@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
+from pools import Place
 from tiny import byte_tokenizer, save_member, tiny_model
 
 from advisor import sandbox
 from advisor.tasks import list_tasks
 from ensemble.errors import UniteError
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 DATA = Path(__file__).parents[2] / "shared" / "data"

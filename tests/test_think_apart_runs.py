@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2 as httpx
 import pytest
+from pools import Place, Prepare
 from running_server import serving
 
 import advisor.demo
@@ -18,9 +19,6 @@ from advisor.run.plan import chosen_by_folder
 from ensemble import Ensemble
 from ensemble.models.load import load_member
 from ensemble.saved.folder import read
-
-if TYPE_CHECKING:
-    from pools import Place, Prepare
 
 pytest_plugins = ["pools"]
 

@@ -7,13 +7,14 @@ import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pools import Place
 from scipy.spatial.distance import jensenshannon
 
 from advisor.jobs import held_out
@@ -24,9 +25,6 @@ from advisor.records import Answer, Profile
 from ensemble import Ensemble
 from ensemble.models.spec import EnsembleSpec
 from ensemble.step.trace import Candidate, Step
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

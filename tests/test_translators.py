@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pools import Place
 from tiny import nllb_tokenizer, save_member, tiny_translator
 
 from advisor.models.pool_file import read_pool
 from ensemble import Ensemble, Sourced
 from ensemble.models.spec import Checkpoint, Sides
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

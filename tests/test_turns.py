@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pools import Place
 from servers import Answer, Raw, as_json, completion
 from servers import models as model_list
 from tiny import byte_tokenizer, save_member, tiny_model
@@ -22,9 +23,6 @@ from advisor.tasks.task import Example
 from ensemble import Dialogue, Ensemble, ModelSpec, Settings, load_member
 from ensemble.errors import InputError
 from ensemble.models.spec import Checkpoint
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

@@ -6,16 +6,14 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pools import Place, Prepare
 
 from advisor.advice.gain import Gain
 from advisor.advice.sequential import look_until_sure
 from advisor.run.result import InterimAnalysis
-
-if TYPE_CHECKING:
-    from pools import Place, Prepare
 
 pytest_plugins = ["pools"]
 

@@ -11,11 +11,12 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ggufs import write_gguf
 from jinja2 import TemplateError
+from pools import Place
 from tiny import TOKENIZERS, byte_tokenizer, load_tokenizer, real_tokenizers, save_member, tiny_model
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
@@ -27,9 +28,6 @@ from ensemble.models.load import load_member
 from ensemble.models.member import LocalMember
 from ensemble.models.model_files import check, check_unchanged, files_of, hashes_of
 from ensemble.models.spec import Checkpoint, ModelSpec
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["hubs", "pools"]
 

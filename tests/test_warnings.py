@@ -9,11 +9,11 @@ from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from logs import write_lines
+from pools import Place
 from scipy import stats
 from test_advice import members
 
@@ -34,9 +34,6 @@ from advisor.run.sentences import summary
 from advisor.statistics import best_probabilities
 from advisor.tasks.task import Example, Task
 from reports.sections.strategies import headline
-
-if TYPE_CHECKING:
-    from pools import Place
 
 pytest_plugins = ["pools"]
 

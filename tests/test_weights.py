@@ -8,10 +8,11 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
+from pools import Place, Prepare
 from tiny import byte_tokenizer, nllb_tokenizer, save_member, tiny_model, tiny_translator, unigram_tokenizer
 
 from advisor.commands import check
@@ -25,9 +26,6 @@ from ensemble.models.load import load_member, member_of
 from ensemble.models.member import Member
 from ensemble.models.spec import Checkpoint, ModelSpec, Sides
 from ensemble.score import perplexity_weights, prompt_loss
-
-if TYPE_CHECKING:
-    from pools import Place, Prepare
 
 pytest_plugins = ["pools"]
 
