@@ -25,13 +25,14 @@ _MARKUP = re.compile(
 LETTER_END = r"""(?![A-Za-z\d_']) (?: \s*(?:$|[^\w\s'(-]|-(?!\w)|\([^)]{2}|[\u3040-\u9fff]) | [ ]*\n
     | [ ](?i:because|since|as|weil|denn|da|car|parce|puisque|porque|pues|ya|perch[ée]|poich[ée]|pois)\b
     | [ ](?:is|ist|est|es|è|é)[ ](?:(?:the|my|clearly|die|la|a)[ ])?(?:best|correct|right|answer|richtig|bonne) )"""
-"""What follows the letter of an option: a mark or a reason. A word follows the article and the pronoun."""
+"""What follows the letter of an option: a mark or a reason. A word follows the article and the pronoun, and an argument
+in brackets the name of a function."""
 _FILLER = """(?i:(?:(?:therefore|thus|hence|so),?|clearly|definitely|likely|most|probably|simply|option|choice|letter
     |answer|daher|also|die|der|la|le|el|il|a|o|donc|lettre|letra|lettera|opción|opzione|opção|alternativa|réponse
     |respuesta|risposta|resposta|antwort|buchstabe)[ ]+){0,3}"""
 _LETTER = rf"[\s:]*{_FILLER}(?:\([ ]?([A-Za-z])[ ]?\)|\[([A-Za-z])\]|([A-Za-z])(?={LETTER_END})"
 _LED = re.compile(rf"{_LETTER})", re.VERBOSE)
-_ANNOUNCED = re.compile(rf"{_LETTER}|([B-HJ-Z])(?![A-Za-z\d_'-]))", re.VERBOSE)
+_ANNOUNCED = re.compile(rf"{_LETTER}|([B-HJ-Z])(?![A-Za-z\d_'-]|\(\w\)))", re.VERBOSE)
 _SEVERAL = re.compile(
     r"[\s)\]*]*(?:[,/&]|(?:or|and|oder|und|ou|et|[oye])\b|[或和])\s*\(?[A-HJ-Z](?![\w'])", re.IGNORECASE
 )
