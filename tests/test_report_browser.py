@@ -282,7 +282,7 @@ def test_on_a_phone_each_strategy_is_a_card_with_all_its_figures(window: Any, re
         "Accuracy",
         "Expected gain",
         "Measured gain",
-        "Shown",
+        "Probability that it is better",
         "Calls a question",
         "Tokens a question",
         "Price of 1,000 questions",
