@@ -182,10 +182,13 @@ def resampled_means(values: Floats, seed: int = 0) -> Floats:
     n = len(values)
     generator = np.random.default_rng(seed)
     chances = np.full(n, 1 / n)
-    # All resamples of a large task at once would take gigabytes.
+    return np.concatenate([generator.multinomial(n, chances, size) @ values for size in _parts(RESAMPLES, n)]) / n
+
+
+def _parts(draws: int, n: int) -> list[int]:
+    """The draws in parts: all draws of `n` numbers at once would take gigabytes for a large task."""
     rows = max(1, CHUNK // n)
-    sizes = [min(rows, RESAMPLES - start) for start in range(0, RESAMPLES, rows)]
-    return np.concatenate([generator.multinomial(n, chances, size) @ values for size in sizes]) / n
+    return [min(rows, draws - start) for start in range(0, draws, rows)]
 
 
 def percentile_interval(samples: Floats, alpha: float = FIGURE_ALPHA) -> Interval:
@@ -309,8 +312,9 @@ def best_probabilities(graded: Floats, clusters: Labels | None = None) -> Floats
     The Bayesian bootstrap over clusters (Rubin 1981, Annals of Statistics 9(1)). Models that are equally good share.
     """
     totals, sizes = cluster_totals(graded.T, np.arange(graded.shape[1]) if clusters is None else clusters)
-    weights = np.random.default_rng(0).exponential(size=(_DRAWS, len(sizes)))
-    means = weights @ totals / (weights @ sizes)[:, None]
+    generator = np.random.default_rng(0)
+    drawn = (generator.exponential(size=(draws, len(sizes))) for draws in _parts(_DRAWS, len(sizes)))
+    means = np.concatenate([weights @ totals / (weights @ sizes)[:, None] for weights in drawn])
     is_best = means >= means.max(axis=1, keepdims=True) - TOLERANCE
     chances: Floats = (is_best / is_best.sum(axis=1, keepdims=True)).mean(axis=0)
     return chances
@@ -327,8 +331,7 @@ def folds_of(clusters: Labels | None, n: int, folds: int, chance: np.random.Gene
 def flipped_sums(totals: Floats, seed: int = 0) -> Floats:
     """Sums of rows with random signs, flips by models; all columns have the same signs, so sums can be subtracted."""
     generator = np.random.default_rng(seed)
-    rows = max(1, CHUNK // len(totals))
-    sizes = [min(rows, RESAMPLES - start) for start in range(0, RESAMPLES, rows)]
+    sizes = _parts(RESAMPLES, len(totals))
     # 1 - 2b for each bit b, without a matrix of floats for the signs of all flips.
     drawn = (generator.integers(0, 2, (size, len(totals)), dtype=np.int8).astype(np.float32) for size in sizes)
     plain = totals.sum(axis=0)
