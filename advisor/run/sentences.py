@@ -9,6 +9,8 @@ from advisor.records import ALPHA, MOST_NEEDED, join
 from advisor.run.figures import HeadToHead, JudgedSplit, JudgeSection, JudgeShare
 from advisor.run.result import GroupFigures, RecommendedStrategy, Result, StrategyFigures
 from advisor.statistics import z_value
+from advisor.strategies import ADVICE
+from advisor.strategies.router import Router
 from advisor.strategies.self_consistency import SelfConsistency
 from ensemble.common import text
 
@@ -71,7 +73,7 @@ def _best_of(result: Result, best: str) -> str:
 
 def _on_router(result: Result) -> str:
     """Whether a router pays, beside the best single model, the cheapest one that is as good, and the learned vote."""
-    own = next((each for each in result.strategies if each.strategy == "router"), None)
+    own = next((each for each in result.strategies if each.strategy == Router.KIND), None)
     if own is None:
         return ""
 
@@ -83,7 +85,7 @@ def _on_router(result: Result) -> str:
     beside = [
         *(each for each in others if each.is_single and each.members[0] == own.best_single_model),
         *sorted(as_good, key=cost)[:1],
-        *(each for each in others if each.strategy == "learned_vote"),
+        *(each for each in others if each.strategy == ADVICE),
     ]
     told = [
         f"{row.title} has {text.points(row.accuracy)} points"

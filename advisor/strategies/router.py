@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from advisor.records import Profile
 from advisor.strategies.strategy import AnsweredSplit, Choice, Flow, QuestionText, Replay, Strategy, TrainingData
 from advisor.tasks.tables.rows import LeftOut, columns_of, rows_of
-from ensemble.common.text import counted, visible
+from ensemble.common.text import counted, did_you_mean, first_of, visible
 from ensemble.errors import InputError
 
 _QUESTIONS = ("id", "question")
@@ -61,7 +60,7 @@ def read_router(path: Path, names: Sequence[str], say: Callable[[str], None]) ->
     columns = columns_of(path)
     key = next((name for name in _QUESTIONS if name in columns), None)
     if key is None or "model" not in columns:
-        found = ", ".join(visible(name) for name in columns[:20])
+        found = first_of([*map(visible, columns)], 20)
         raise InputError(f"--router {path}: give a table with the columns id (or question) and model; it has {found}")
     chosen, notes = dict[str, str](), list[str]()
     for row in rows_of(path, (key, "model"), notes):
@@ -72,8 +71,10 @@ def read_router(path: Path, names: Sequence[str], say: Callable[[str], None]) ->
         if question is None or model is None:
             continue
         if model not in names:
-            near = get_close_matches(model, names, 3) or sorted(names)[:3]
-            raise InputError(f"{place}: no log has the model {visible(model)!r}; there are {', '.join(near)}")
+            near = did_you_mean(model, names)
+            raise InputError(
+                f"{place}: no log has the model {visible(model)!r}; {near}there are {first_of(sorted(names), 3)}"
+            )
         if chosen.setdefault(question, model) != model:
             raise InputError(f"{place}: {visible(question)!r} has two models; leave one row of it")
     for note in notes:
@@ -100,7 +101,7 @@ def with_router(path: Path, splits: Sequence[AnsweredSplit], say: Callable[[str]
     used = {model for own in models for model in own}
     strategy = Router(tuple(name for name in names if name in used))
     return tuple(
-        AnsweredSplit(split.task, split.profiles, {strategy: _routed(split.profiles, own)}, split.prices, split.draws)
+        replace(split, written={strategy: _routed(split.profiles, own)})
         for split, own in zip(splits, models, strict=True)
     )
 
