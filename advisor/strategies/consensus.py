@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -20,6 +20,7 @@ from pydantic import Field
 from advisor.statistics import Floats, is_binary, scores
 from advisor.strategies.strategy import FEWEST_VOTERS, Call, Flow, QuestionText, Reply, Strategy, TrainingData
 from advisor.tasks.metrics import COMPARING, get_metric
+from ensemble.methods._response import most_alike
 
 _MOST_CALLS = 2.6
 """Calls of a question that a consensus may take on average."""
@@ -70,7 +71,7 @@ class Consensus(Strategy):
         first = np.array([similarity(metric, *own[:_FIRST]) for own in texts])
         tried = []
         for size in sorted({FEWEST_VOTERS, len(profiles)}):
-            chosen = [row[most_alike(metric, own[:size])] for row, own in zip(graded, texts, strict=True)]
+            chosen = [row[_chosen(metric, own[:size])] for row, own in zip(graded, texts, strict=True)]
             tried.append((*_limit(first, graded[:, 0], np.array(chosen), size), size))
         _, limit, size = max(tried)
         yield cls(given.voters[:size], metric, limit)
@@ -86,8 +87,7 @@ class Consensus(Strategy):
         if first is not None and second is not None and similarity(self.metric, first, second) >= self.agreement:
             return 0
         replies += yield [Call((member,)) for member in range(_FIRST, len(self.members))]
-        written = [(n, reply.text) for n, reply in enumerate(replies) if reply.text is not None]
-        return written[most_alike(self.metric, [text for _, text in written])][0] if written else 0
+        return _chosen(self.metric, [reply.text for reply in replies])
 
     def title(self, members: Sequence[str]) -> str:  # noqa: ARG002
         """See :meth:`Strategy.title`."""
@@ -105,10 +105,10 @@ class Consensus(Strategy):
         return f"Take the consensus of {self._count} models."
 
 
-def most_alike(metric: str, texts: Sequence[str]) -> int:
-    """The number of the text that is most like the others; of equally good ones the first."""
-    means = [sum(similarity(metric, text, other) for other in texts) for text in texts]
-    return int(np.array(means).round(9).argmax())
+def _chosen(metric: str, texts: Sequence[str | None]) -> int:
+    """The number of the text that is most like the others; 0 if all are empty."""
+    written = [(n, text) for n, text in enumerate(texts) if text and text.strip()]
+    return written[most_alike([text for _, text in written], partial(similarity, metric))][0] if written else 0
 
 
 def similarity(metric: str, text: str, other: str) -> float:

@@ -5,7 +5,7 @@ A module's ``make(options) -> ResponseMethod | Aggregation | Majority`` raises I
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Protocol
@@ -31,6 +31,16 @@ class ResponseMethod(Protocol):
             if the method wrote the response.
         """
         ...
+
+
+def most_alike(texts: Sequence[str], similarity: Callable[[str, str], float]) -> int:
+    """The number of the text that is most similar to all others (see `mbr.py`); of equally good ones the first."""
+    gains = [
+        # Rounded, so that floating-point noise does not decide between equal texts.
+        round(sum(similarity(text, other) for m, other in enumerate(texts) if m != n), 9)
+        for n, text in enumerate(texts)
+    ]
+    return gains.index(max(gains))
 
 
 @dataclass(frozen=True, slots=True)

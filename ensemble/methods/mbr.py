@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from sacrebleu.metrics.chrf import CHRF
 
 from ensemble.methods import Method
-from ensemble.methods._response import ResponseMethod
+from ensemble.methods._response import ResponseMethod, most_alike
 
 METHOD = Method(
     level="response",
@@ -32,12 +32,7 @@ class MinimumBayesRisk:
 
     def choose(self, prompt: str, texts: Sequence[str], answers: Sequence[str | None]) -> int:  # noqa: ARG002
         """See :class:`ensemble.methods._response.ResponseMethod`."""
-        gains = [
-            # Rounded, so that floating-point noise does not decide between equal texts.
-            round(sum(self._metric.sentence_score(text, [other]).score for m, other in enumerate(texts) if m != n), 9)
-            for n, text in enumerate(texts)
-        ]
-        return gains.index(max(gains))
+        return most_alike(texts, lambda text, other: self._metric.sentence_score(text, [other]).score)
 
 
 def make(options: None) -> ResponseMethod:  # noqa: ARG001
