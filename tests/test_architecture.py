@@ -65,16 +65,6 @@ ORDER = [
     "advisor",
 ]
 
-NEEDED_BY_TESTS = [
-    # The benchmarks compare strategies by predictions that were fitted on other data than what is judged.
-    "advisor.advice.comparison.compare_strategies(coefficients)",
-    # The benchmarks fit coefficients on a part of the data, and predict the rest; tests predict with plain ones.
-    "advisor.advice.predict.Predictor.__init__(coefficients)",
-    # The benchmark's coverage was measured with fewer, over many rankings; its truth is a ranking without intervals.
-    "advisor.judge.bradley_terry.bradley_terry(resamples)",
-]
-"""Parameters that only tests and benchmarks pass; for any other, a constant does."""
-
 
 @cache
 def edges() -> dict[str, set[str]]:
@@ -160,7 +150,7 @@ def test_a_public_class_name_is_used_once() -> None:
 
 
 def test_product_code_passes_each_optional_parameter_somewhere() -> None:
-    assert sorted(needless_parameters(ROOT)) == NEEDED_BY_TESTS
+    assert needless_parameters(ROOT) == []
 
 
 def test_texts_avoid_phrases_that_are_hard_to_read() -> None:

@@ -29,6 +29,11 @@ PLAIN = {
 }
 
 
+@pytest.fixture
+def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predict, "read_coefficients", lambda: PLAIN)
+
+
 def profile(model: str, answers: str, length: int = 1) -> Profile:
     """A letter a question: R is right, any other a wrong answer, a space one in which nothing was found."""
     return Profile(
@@ -61,41 +66,44 @@ def foreseen(models: str, points: float, rules: bool = False) -> PredictedFigure
 )
 def test_a_vote_shares_ties_and_the_oracle_takes_the_best(answers: Sequence[str], vote: float) -> None:
     profiles = [profile(model, answer) for model, answer in zip("abc", answers, strict=True)]
-    assert Predictor(profiles, PLAIN).shares("abc") == pytest.approx((100 * vote, 100))
+    assert Predictor(profiles).shares("abc") == pytest.approx((100 * vote, 100))
 
 
 def test_right_answers_are_the_same_however_they_are_spelt() -> None:
     spelt = [Profile(m, (Answer("q", m, m, 1.0, "eos"), Answer("r", "x", "x", 0.0, "eos"))) for m in "abc"]
-    assert Predictor(spelt, PLAIN).shares("abc") == (50, 50)
+    assert Predictor(spelt).shares("abc") == (50, 50)
 
 
 def test_the_same_wrong_answer_to_another_question_is_no_agreement() -> None:
     profiles = [profile("a", "Ra"), profile("b", "aR"), profile("c", "bb")]
-    assert Predictor(profiles, PLAIN).shares("abc")[0] == pytest.approx(100 / 3)
+    assert Predictor(profiles).shares("abc")[0] == pytest.approx(100 / 3)
 
 
 def test_graded_scores_vote_by_their_mean() -> None:
-    predictor = Predictor([graded("a", [0.5, 1.0]), graded("b", [0.3, 0.2])], PLAIN)
+    predictor = Predictor([graded("a", [0.5, 1.0]), graded("b", [0.3, 0.2])])
     assert predictor.shares("ab") == (pytest.approx(50), pytest.approx(75))
 
 
+@pytest.mark.usefixtures("_plain")
 def test_a_set_is_predicted_at_the_mean_of_vote_and_oracle_against_the_best_of_all_models() -> None:
     profiles = [profile("best", "RRRRRx"), profile("b", "RRRxxx"), profile("c", "xxRRRx")]
-    vote, oracle = Predictor(profiles, PLAIN).shares("bc")
-    predicted = Predictor(profiles, PLAIN).decoded("bc")
+    vote, oracle = Predictor(profiles).shares("bc")
+    predicted = Predictor(profiles).decoded("bc")
     assert predicted.points == pytest.approx((vote + oracle) / 2 - 100 * 5 / 6)
     assert predicted.deviation > 2
 
 
+@pytest.mark.usefixtures("_plain")
 def test_fewer_dev_questions_make_a_wider_interval() -> None:
-    few, many = (Predictor([profile("a", "RRxR" * n), profile("b", "RxRx" * n)], PLAIN).decoded("ab") for n in (5, 50))
+    few, many = (Predictor([profile("a", "RRxR" * n), profile("b", "RxRx" * n)]).decoded("ab") for n in (5, 50))
     assert few.points == pytest.approx(many.points)
     assert few.deviation > many.deviation > 2
 
 
+@pytest.mark.usefixtures("_plain")
 @pytest.mark.parametrize(("accuracy", "scale"), [(50.0, 25.0), (90.0, 9.0)])
 def test_a_vote_is_predicted_by_what_votes_gained_elsewhere_in_log_odds(accuracy: float, scale: float) -> None:
-    before = gain_of_others("vote", accuracy, PLAIN)
+    before = gain_of_others("vote", accuracy)
     assert (before.points, before.deviation) == pytest.approx((0.2 * scale, 0.4 * scale))
     assert before.probability == pytest.approx(stats.norm.cdf(0.5))
 

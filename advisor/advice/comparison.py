@@ -8,7 +8,7 @@ chosen on the dev questions and judged on the held-out ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -123,7 +123,6 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
     held_out: AnsweredSplit,
     *,
     can_vote: bool,
-    coefficients: Mapping[str, Any] | None = None,
     rules: Limits = Limits(),
     look: InterimAnalysis | None = None,
     seed: int = 0,
@@ -132,8 +131,7 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
 
     Three families of tests have :data:`ALPHA` each, with Holm's correction: the learned vote, which is the advice where
     answers can be counted; strategies that write new texts; and all others. `look` is the last look at the held-out
-    questions: all p-values are corrected for it and those before. `coefficients` take the place of those of
-    :mod:`advisor.advice.predict`.
+    questions: all p-values are corrected for it and those before.
     """
     if not held_out.profiles:
         return Compared()
@@ -169,7 +167,7 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
         if p_no_gain is not None and p_no_loss is not None:
             shown = "yes" if p_no_gain <= ALPHA else "no" if p_no_loss <= ALPHA else "not_yet"
         groups, warnings = evidence.groups(each)
-        predicted = evidence.predicted(each.strategy, gain, coefficients)
+        predicted = evidence.predicted(each.strategy, gain)
         is_bounded = each.held_out.takes and all(draw is None for _, draw in each.held_out.takes)
         # What takes an answer that a model gave alone gains no more than the best of them.
         ceiling = evidence.ceiling(each.strategy.members) if is_bounded else None
@@ -404,9 +402,7 @@ class _Evidence:
         n = answered.differences.shape[1]
         return group_gains(answered.differences.mean(axis=0), groups[-n:], self._clusters_of(answered))
 
-    def predicted(
-        self, strategy: Strategy, gain: Gain, coefficients: Mapping[str, Any] | None = None
-    ) -> Prediction | None:
+    def predicted(self, strategy: Strategy, gain: Gain) -> Prediction | None:
         """The gain that is expected before anything is measured; None for strategies without such a prediction."""
         if isinstance(strategy, Decoded):
             return self._predictor.decoded(strategy.members)
@@ -416,7 +412,7 @@ class _Evidence:
         n = self._scores.shape[1]
         middle = 100 * float(self._baseline.mean()) + gain.points / 2
         accuracy = (n * min(max(middle, 0.0), 100.0) + 100) / (n + 2)
-        return gain_of_others("vote" if strategy.COUNTS else "route", accuracy, coefficients)
+        return gain_of_others("vote" if strategy.COUNTS else "route", accuracy)
 
     @property
     def _baseline(self) -> Floats:

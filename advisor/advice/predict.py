@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
@@ -91,9 +91,8 @@ class Prediction:
 class Predictor:
     """Predicts the gains of sets of some models over the best of all these models."""
 
-    def __init__(self, profiles: Sequence[Profile], coefficients: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, profiles: Sequence[Profile]) -> None:
         check_same_questions(*profiles)
-        self._coefficients = read_coefficients() if coefficients is None else coefficients
         self._rows = {profile.model: row for row, profile in enumerate(profiles)}
         self._right, self._codes = _coded(profiles)
         self._means = self._right.mean(axis=1)
@@ -102,7 +101,7 @@ class Predictor:
     def decoded(self, models: Sequence[str]) -> Prediction:
         """The gain of a set that decodes together."""
         rows = self._ordered(models)
-        fitted = self._coefficients["decode"]
+        fitted = read_coefficients()["decode"]
         right, slope = self._right[rows], fitted["slope"]
         promise = (self._vote(rows) + right.max(axis=0)) / 2
         # Also what the set's own best member is behind the best of all models.
@@ -181,11 +180,9 @@ def other_set_note(sets: Sequence[PredictedFigures]) -> str | None:
     )
 
 
-def gain_of_others(
-    kind: Literal["vote", "route"], accuracy: float, coefficients: Mapping[str, Any] | None = None
-) -> Prediction:
+def gain_of_others(kind: Literal["vote", "route"], accuracy: float) -> Prediction:
     """The gain of votes or routers in pools of real models, at an accuracy in points between 0 and 100."""
-    fitted = (read_coefficients() if coefficients is None else coefficients)[kind]
+    fitted = read_coefficients()[kind]
     scale = accuracy * (100 - accuracy) / 100
     return Prediction(scale * fitted["log_odds"], scale * fitted["deviation"])
 

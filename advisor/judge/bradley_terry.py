@@ -48,7 +48,6 @@ def bradley_terry(
     settled: Sequence[Match] = (),
     candidates: Collection[str] | None = None,
     seed: int = 0,
-    resamples: int = _RESAMPLES,
     clusters: Mapping[str, str] | None = None,
 ) -> Ranking:
     """Estimate strengths from matches.
@@ -68,7 +67,6 @@ def bradley_terry(
         settled: Matches that needed no judge, so that the order has no effect on them.
         candidates: The models that win rates are against; None for all that have a match.
         seed: Of the bootstrap.
-        resamples: How often the strengths are estimated for the intervals.
         clusters: What each question shares with others, by its id; a question that is not there is a cluster alone.
 
     Returns:
@@ -105,8 +103,8 @@ def bradley_terry(
     per_cluster = decided_share * np.append(played / takes_part, played.mean() / takes_part.mean())
 
     generator = np.random.default_rng(seed)
-    weights = generator.exponential(size=(resamples, len(labels)))
-    imaginary = per_cluster * generator.gamma(0.5, size=(2, resamples, len(models) + 1))
+    weights = generator.exponential(size=(_RESAMPLES, len(labels)))
+    imaginary = per_cluster * generator.gamma(0.5, size=(2, _RESAMPLES, len(models) + 1))
     estimate = _fit(design, won.sum(axis=1)[:, None], np.full((2, 1, len(models) + 1), 0.5))
     drawn = _fit(design, weights @ won, np.maximum(imaginary, _LEAST))
 

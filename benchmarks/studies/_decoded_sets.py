@@ -115,7 +115,7 @@ def set_gains(pool: DecodedSets) -> list[SetGain]:
         if all(ratio is None or within(ratio, limit) for ratio in ratios):
             profiles = [pool.judge[model] for model in models]
             best = max(profile.accuracy for profile in profiles)
-            promise = sum(Predictor(profiles, {}).shares(models)) / 2
+            promise = sum(Predictor(profiles).shares(models)) / 2
             found.append(SetGain(models, promise - best, 100 * float(right.mean()) - best))
     return found
 

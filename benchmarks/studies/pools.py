@@ -50,7 +50,7 @@ from benchmarks.studies._pools import (
     sub_pools,
     voter_sets,
 )
-from benchmarks.studies.prediction import FEWEST_JUDGED, Case, cases_of, fit_gains
+from benchmarks.studies.prediction import FEWEST_JUDGED, Case, cases_of, fit_gains, predicting_by
 
 SUB_POOLS = 300
 COMPARED = 60
@@ -196,7 +196,8 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Value
         dev = sub.answered("dev", sub.dev)
         held_out, judge = sub.answered("held_out", sub.held_out), sub.answered("held_out", sub.judge)
         profiles = list(dev.profiles.values())
-        compared = compare_strategies(dev, held_out, can_vote=True, coefficients=coefficients)
+        with predicting_by(coefficients):
+            compared = compare_strategies(dev, held_out, can_vote=True)
         tested = compared.results
         # Not compared again on these questions: some strategies would learn from them.
         points = {each.strategy: _points(each.strategy, judge) for each in tested}
@@ -318,9 +319,8 @@ def _advised(sub: SubPool, labels: int, coefficients: Mapping[str, Any], split: 
     order = np.concatenate([sub.dev, sub.rest])
     places, judge, half = order[:labels], order[labels:][:JUDGED], labels // 2
     judged = split("held_out", judge)
-    compared = compare_strategies(
-        split("dev", places[:half]), split("held_out", places[half:]), can_vote=True, coefficients=coefficients
-    )
+    with predicting_by(coefficients):
+        compared = compare_strategies(split("dev", places[:half]), split("held_out", places[half:]), can_vote=True)
     recommended = recommend(compared)
     if recommended is None:
         raise AssertionError("compared strategies have a best one")

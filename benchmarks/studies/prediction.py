@@ -12,12 +12,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 from scipy import stats
 
+from advisor.advice import predict
 from advisor.advice.predict import COEFFICIENTS, Prediction, Predictor
 from advisor.statistics import scores
 from advisor.strategies.group_router import GroupRouter
@@ -235,7 +238,14 @@ def _decoded(pool: DecodedSets, known: Sequence[SetGain], splits: int) -> Iterat
             best = max((pool.judge[model].part(rest.tolist()) for model in models), key=lambda each: each.accuracy)
             differences = pool.sets[models][rest] - scores(best)
             error = 100 * float(differences.std()) / len(rest) ** 0.5
-            yield Predictor(dev, coefficients).decoded(models), 100 * float(differences.mean()), error
+            with predicting_by(coefficients):
+                predicted = Predictor(dev).decoded(models)
+            yield predicted, 100 * float(differences.mean()), error
+
+
+def predicting_by(coefficients: Mapping[str, Any]) -> AbstractContextManager[object]:
+    """Let the product predict by these coefficients, which were fitted without what is judged."""
+    return patch.object(predict, "read_coefficients", lambda: coefficients)
 
 
 if __name__ == "__main__":
