@@ -123,10 +123,10 @@ def put(folder: Path, place: str, configs: str, splits: str, record: dict[str, A
         (folder / "README.md").write_text(f"{card}---\n", encoding="utf-8")
 
 
-def sums(shelf: Path, revision: str) -> Any:
-    """The task, at a revision."""
+def sums(shelf: Path, revision: str, old: str = "", new: str = "") -> Any:
+    """The task at a revision, with another text in its file."""
     path = shelf.parent / "sums.yaml"
-    path.write_text(TASK.replace("REVISION", revision), encoding="utf-8")
+    path.write_text(TASK.replace("REVISION", revision).replace(old, new), encoding="utf-8")
     return load_task(str(path), split="dev")
 
 
@@ -276,6 +276,32 @@ def test_an_unknown_revision_of_a_data_set_is_told_the_way(shelf: Path) -> None:
     versions(shelf)
     with pytest.raises(InputError, match="org/sums: the hub has no revision never of it"):
         sums(shelf, "never")
+
+
+def test_fields_are_added_to_the_records_of_the_hub(shelf: Path) -> None:
+    versions(shelf)
+    task = sums(
+        shelf, "main", "dev: train", "dev: train, fields: {answer: '{{[answer, 7]}}', question: 'Q {{answer}}'}"
+    )
+    assert {(example.prompt, example.accepted) for example in task.examples} == {("Q 2", ("2", "7"))}
+    assert "|datasets:" in task.signature
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("dev: train", "dev: nowhere", 'Unknown split "nowhere"'),
+        ("dev: train", "config: strange, dev: train", "'strange' not found"),
+        ("org/sums", "a/b/c/d", "a/b/c/d cannot be loaded: "),
+        ("dev: train", "fields: {x: '{{reply}}'}, dev: train", "under data.fields.x names the field 'reply'"),
+    ],
+)
+def test_what_a_data_set_does_not_have_is_one_line(shelf: Path, old: str, new: str, message: str) -> None:
+    versions(shelf)
+    with pytest.raises(InputError) as caught:
+        sums(shelf, "main", old, new)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_init_reads_a_data_set_by_its_splits_and_names_its_configurations(shelf: Path, place: Place) -> None:

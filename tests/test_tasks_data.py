@@ -1,12 +1,10 @@
-"""Where records come from: files of three kinds, a data folder, and the hub's loading code on a local folder."""
+"""Where records come from: files of three kinds, and a data folder; `test_hub_data.py` has the hub."""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +119,7 @@ HUB = {
 
 @pytest.fixture
 def exported(tmp_path: Path) -> Path:
-    """A folder that both `datasets` and --data can read."""
+    """A folder that --data can read."""
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "train.jsonl").write_text(LINES, encoding="utf-8")
     (tmp_path / "s" / "test.jsonl").write_text('{"question": "three", "answer": "3"}\n', encoding="utf-8")
@@ -172,49 +170,6 @@ def test_the_files_of_a_task_are_looked_for_in_the_data_folder_first(exported: P
     assert any("dev: the data is beside" in note for note in task.notes)
     dev = load(exported, OWN, options={"data_dir": new})
     assert [example.prompt for example in dev.examples] == ["one", "two"]
-
-
-@pytest.fixture
-def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    datasets = pytest.importorskip("datasets")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    datasets.disable_progress_bars()
-    yield
-    datasets.enable_progress_bars()
-
-
-@pytest.mark.usefixtures("hub_cache")
-def test_the_hubs_loading_code_reads_a_folder_and_gives_what_local_files_give(exported: Path) -> None:
-    data = {**HUB, "hub": "./s"}
-    for split in ("dev", "held_out"):
-        from_hub = load(exported, data, options={"split": split})
-        local = load(exported, data, options={"split": split, "data_dir": exported})
-        assert from_hub.examples == local.examples
-        assert from_hub.fingerprint == local.fingerprint
-        assert "|datasets:" in from_hub.signature
-
-
-@pytest.mark.usefixtures("hub_cache")
-def test_fields_make_the_hubs_records_like_the_local_ones(exported: Path) -> None:
-    data = {**HUB, "hub": "./s", "fields": {"answer": "{{[answer, question]}}", "question": "Q {{question}}"}}
-    example = load(exported, data).examples[0]
-    assert (example.prompt, example.reference) == ("Q one", ("1", "one"))
-
-
-@pytest.mark.usefixtures("hub_cache")
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"dev": "nowhere"}, 'Unknown split "nowhere"'),
-        ({"config": "strange"}, "'strange' not found"),
-        ({"hub": "./t"}, "give --data DIR to read local files instead"),
-        ({"hub": "a/b/c/d"}, "give --data DIR to read local files instead"),
-        ({"fields": {"answer": "{{reply}}"}}, "under data.fields.answer names the field 'reply'"),
-    ],
-)
-def test_what_the_hub_does_not_have_is_one_line(exported: Path, change: dict[str, Any], message: str) -> None:
-    assert message in refusal(exported, {**HUB, "hub": "./s", **change})
 
 
 def test_conditions_divide_a_file_among_splits(tmp_path: Path) -> None:
@@ -291,89 +246,17 @@ def test_a_file_name_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     assert "is not UTF-8; rename it" in refusal(tmp_path, files("d*.jsonl"))
 
 
-@pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The addresses that are connected to; no connection is made."""
-    seen: list[str] = []
-    # Threads that other tests left, such as one that sends traces, may still try to connect.
-    others = set(threading.enumerate()) - {threading.current_thread()}
-
-    def note(address: object) -> None:
-        if threading.current_thread() not in others:
-            seen.append(str(address))
-
-    def connect(_socket: socket.socket, address: Any) -> None:
-        note(address)
-        raise ConnectionRefusedError(111, "Connection refused")
-
-    def resolve(host: Any, *_: object, **__: object) -> Any:
-        note(host)
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(socket.socket, "connect", connect)
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    yield seen
-
-
-CARD = "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: {path}\n---\n# Data\n"
-
-
-@pytest.mark.usefixtures("hub_cache")
-@pytest.mark.parametrize(
-    ("card", "path"),
-    [
-        *(("README.md", each) for each in ("hf://datasets/nobody/nothing/train.jsonl", "/etc/hostname", "../d.jsonl")),
-        (".huggingface.yaml", "https://data.example/train.jsonl"),
-    ],
-)
-def test_the_card_of_a_local_folder_cannot_name_data_elsewhere(
-    exported: Path, endpoint: list[str], monkeypatch: pytest.MonkeyPatch, path: str, card: str
-) -> None:
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
-    text = CARD.format(path=path)
-    (exported / "s" / card).write_text(text if card == "README.md" else text.split("---\n")[1], encoding="utf-8")
-    message = refusal(exported, {**HUB, "hub": "./s"})
-    assert f"{card} names data outside of its folder: {path}" in message
-    assert endpoint == []
-
-
-@pytest.mark.usefixtures("hub_cache")
-def test_a_local_folder_with_a_card_is_read_without_a_request(
-    exported: Path, endpoint: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
-    (exported / "s" / "README.md").write_text(CARD.format(path="train.jsonl"), encoding="utf-8")
-    assert len(load(exported, {**HUB, "hub": "./s", "held_out": "train"}).examples) == 1
-    assert endpoint == []
-    assert datasets.config.HF_HUB_OFFLINE is False
-
-
-@pytest.mark.usefixtures("hub_cache")
 @pytest.mark.parametrize(
     ("hub", "message"),
     [
-        ("/etc", "data.hub must be a path within"),
-        ("../s", "data.hub must be a path within"),
-        ("./s/../..", "data.hub must be a path within"),
+        *((each, "data.hub is the id of a data set, ORG/NAME; write files under") for each in ("/etc", "../s", "./s")),
         ("json", "data.hub: json is not a data set of the hub"),
-        ("s", "data.hub: s is a folder here; write ./s for a folder beside the task file"),
+        ("s", "data.hub: s is a folder here; run the command in another folder"),
     ],
 )
-def test_only_a_folder_beside_the_task_file_is_read(
+def test_only_a_data_set_of_the_hub_is_read_as_one(
     exported: Path, monkeypatch: pytest.MonkeyPatch, hub: str, message: str
 ) -> None:
+    pytest.importorskip("datasets")
     monkeypatch.chdir(exported)
     assert message in refusal(exported, {**HUB, "hub": hub})
-
-
-@pytest.mark.usefixtures("hub_cache")
-def test_a_local_folder_of_the_hub_has_only_regular_files(exported: Path) -> None:
-    os.mkfifo(exported / "s" / "more.jsonl")
-    assert "more.jsonl cannot be read: it is not a regular file" in refusal(exported, {**HUB, "hub": "./s"})
-    (exported / "s" / "more.jsonl").unlink()
-    (exported / "s" / "more.jsonl").symlink_to("/etc/hostname")
-    assert "more.jsonl is a link that leads out of" in refusal(exported, {**HUB, "hub": "./s"})

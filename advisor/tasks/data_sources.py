@@ -16,26 +16,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import yaml
-
-from advisor.tasks.data_files import LARGEST, Record, check_files, make_record, read_parallel, read_records, read_text
-from advisor.tasks.tables.rows import is_saved, saved_files, saved_splits, stem_of
+from advisor.tasks.data_files import LARGEST, Record, check_files, make_record, read_parallel, read_records
+from advisor.tasks.tables.rows import is_saved, saved_files, stem_of
 from advisor.tasks.tables.streams import Notes
-from advisor.tasks.templates import FAILURES, Template
+from advisor.tasks.templates import Template
 from ensemble.common.files import default_cache_dir, exists, write_text, write_whole
 from ensemble.errors import InputError
 from ensemble.models.hub import may_pass
 
 # The file of a split, or several parallel text files, one for each field.
 Files: TypeAlias = str | Mapping[str, str]
-_LARGEST_CARD = 2**20  # bytes; the cards of data sets with hundreds of configurations have some 100 kB
 
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
     """The ``data`` of a task file; :class:`advisor.tasks.schema.HubData` describes the keys."""
 
-    hub: str | None = None  # id of a data set on the hub, or a folder; None if the task has only files
+    hub: str | None = None  # id of a data set on the hub; None if the task has only files
     config: str | None = None  # the data set's configuration; ``*`` means all of them
     revision: str | None = None
     fields: Mapping[str, Template] = field(default_factory=dict)
@@ -117,32 +114,23 @@ class FileSource(DataSource):
 
 
 class HubSource(DataSource):
-    """The splits of a data set of the hub, or of a folder relative to the task file that `datasets` reads."""
+    """The splits of a data set of the hub."""
 
     packages: tuple[str, ...] = ("datasets",)
 
     def __init__(self, spec: DataSpec, file: Path, hub: str) -> None:
         super().__init__(spec, file, {})
-        # An id never begins with a dot, so a name that does is always a folder.
-        self._folder = (file.parent / hub).resolve() if hub.startswith(".") else None
-        self._hub = hub if self._folder is None else str(self._folder)
+        self._hub = hub
         self._way_out = "give --data DIR to read local files instead" if spec.local else "correct the task file"
 
     def _read(self, split: str) -> list[Record]:
         from ensemble.models.hub import commit_on_hub
 
-        commit = None
-        with self._offline():
-            if self._folder is None:
-                self._check_id()
-                commit = commit_on_hub("dataset", self._hub, self._spec.revision)
-            elif is_saved(self._folder):
-                return self._load_saved(self._folder, split)
-            elif self._folder.is_dir():
-                _check_folder(self._folder, self._file)
-            if self._spec.config != "*":
-                return self._load(self._spec.config, split, "", commit)
-            return [record for name in self._configurations(commit) for record in self._load(name, split, name, commit)]
+        self._check_id()
+        commit = commit_on_hub("dataset", self._hub, self._spec.revision)
+        if self._spec.config != "*":
+            return self._load(self._spec.config, split, "", commit)
+        return [record for name in self._configurations(commit) for record in self._load(name, split, name, commit)]
 
     def _configurations(self, commit: str | None) -> list[str]:
         """The names of all configurations; those of a commit are kept, because `datasets` asks the hub for them."""
@@ -171,34 +159,16 @@ class HubSource(DataSource):
         with suppress(OSError):  # a name that no folder can have
             if Path(self._hub).is_dir():
                 raise InputError(
-                    f"{self._file}: data.hub: {self._hub} is a folder here; write ./{self._hub} for a folder beside "
-                    "the task file, or run the command in another folder"
+                    f"{self._file}: data.hub: {self._hub} is a folder here; run the command in another folder, or "
+                    "name the files of this one under dev and held_out"
                 )
-
-    @contextmanager
-    def _offline(self) -> Iterator[None]:
-        """Let the libraries of the hub make no request for a local folder, whatever its files name."""
-        import datasets
-        from huggingface_hub import constants
-
-        before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
-        if self._folder is not None:
-            datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
-        try:
-            yield
-        finally:
-            if self._folder is not None:  # else `commit_on_hub` may have found that the hub does not answer
-                datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
     def _load(self, config: str | None, split: str, part: str, commit: str | None) -> list[Record]:
         import datasets
 
         datasets.disable_progress_bars()  # those of tables that are made; downloads keep theirs
         with one_line_errors(f"{self._file}: {self._hub}", self._way_out):
-            if self._folder is not None:
-                rows = [*datasets.load_dataset(self._hub, config, split=split)]
-            else:
-                rows = self._rows_of_hub(config, split, commit)
+            rows = self._rows_of_hub(config, split, commit)
         return [
             self._with_fields(
                 make_record(row, f"{self._hub} {split} (record {index + 1})", stem=config or "", part=part, index=index)
@@ -234,16 +204,6 @@ class HubSource(DataSource):
                 with suppress(OSError):  # a cache that cannot be written costs the next run a download
                     write_whole(kept, lambda fresh: rows.save_to_disk(str(fresh)))
             return [*rows]
-
-    def _load_saved(self, folder: Path, split: str) -> list[Record]:
-        """A split of a folder that `datasets.save_to_disk` wrote, which `load_dataset` does not read."""
-        splits = saved_splits(folder)
-        if split not in splits:
-            raise InputError(
-                f"{self._file}: {folder} has no split '{split}'; choose among {', '.join(splits) or 'its files'}"
-            )
-        check_files(_files_within([folder / split]), folder, "save the data set again", LARGEST)
-        return [self._with_fields(record) for record in read_records(folder / split, "", self.notes)]
 
     def _with_fields(self, plain: Record) -> Record:
         # All templates read the plain record: a new field must not depend on the order of the others.
@@ -334,75 +294,8 @@ def _files_within(paths: Iterable[Path]) -> list[Path]:
     return [file for path in paths for file in (saved_files(path) if is_saved(path) else [path])]
 
 
-def _check_folder(folder: Path, file: Path) -> None:
-    """Check that a local folder, which `datasets` reads, names no data elsewhere, neither by links nor in its card."""
-    # Folders too: the library looks into those behind a link.
-    inner = sorted(folder.rglob("*"))
-    check_files((path for path in inner if not path.is_dir() or path.is_symlink()), folder, f"correct {file}")
-    for name in ("README.md", ".huggingface.yaml"):
-        card = folder / name
-        if not card.exists():
-            continue
-        text = read_text(card, _LARGEST_CARD, "remove it")
-        if card.suffix == ".md":
-            from huggingface_hub.repocard import REGEX_YAML_BLOCK
-
-            # The same expression as the library's, so that both read the same block.
-            block = REGEX_YAML_BLOCK.search(text)
-            text = block[2] if block else ""
-        content = parse_yaml(text, str(card))
-        configs = content.get("configs") if isinstance(content, dict) else None
-        for path in _texts_within(configs):
-            # The library would make a request for an address, and read any file of this machine.
-            if "://" in path or path.startswith(("/", "~")) or ".." in path.split("/"):
-                raise InputError(f"{card} names data outside of its folder: {path}; remove it, or copy the data")
-
-
-def _texts_within(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (dict, list)):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _texts_within(inner)
-
-
 def _holds(condition: Template, record: Record) -> bool:
     value = condition.value(record)
     if not isinstance(value, bool):
         raise InputError(f"{record.place}: its condition under where gives {str(value)[:60]!r}; make it true or false")
     return value
-
-
-class _Loader(yaml.SafeLoader):
-    """The safe loader, which also refuses two things that do harm in a shared file: aliases, and a key twice."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        # By aliases a short file can describe an endless one.
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not allowed", mark)
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        mapping = super().construct_mapping(node, deep=deep)
-        # YAML would silently take the last of two equal keys.
-        if len(mapping) < len(node.value):
-            names = [self.construct_object(key) for key, _ in node.value]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice} is given twice", node.start_mark)
-        return mapping
-
-
-def parse_yaml(text: str, place: str) -> object:
-    """The value of a YAML text; `place` is the file, for messages, which name the line."""
-    try:
-        # The class derives from SafeLoader, so YAML tags cannot create Python objects.
-        return yaml.load(text, Loader=_Loader)
-    # Not only YAMLError: the library's own tags raise what their conversion raises. `!!int ""` is an IndexError,
-    # `!!bool x` a KeyError, `!!timestamp x` an AttributeError.
-    except (yaml.YAMLError, *FAILURES) as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = str(getattr(error, "problem", None) or error).partition("\n")[0]
-        where = f"{place}:{mark.line + 1}" if mark is not None else place
-        hint = "quote text that begins with {{" if "unhashable" in problem else "correct the line"
-        raise InputError(f"{where}: not valid YAML: {problem}; {hint}") from error

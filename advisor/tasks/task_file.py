@@ -27,13 +27,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
+
+import yaml
 
 from advisor.tasks import metrics
 from advisor.tasks.data_files import Record, read_text
-from advisor.tasks.data_sources import DataSpec, Files, parse_yaml
+from advisor.tasks.data_sources import DataSpec, Files
 from advisor.tasks.task import JUDGE, Rubric
-from advisor.tasks.templates import Template, check_pattern
+from advisor.tasks.templates import FAILURES, Template, check_pattern
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
@@ -254,7 +256,7 @@ def _data_spec(data: HubData | FileData, variant: str, texts: Texts) -> DataSpec
         files = _files("data", {key: each for key, each in splits.items() if key != "local"}, variant, texts)
         return DataSpec(files=files, where=where)
     if data.hub is not None and data.hub.startswith((".", "/")):
-        texts.check_path("data.hub", data.hub)
+        raise texts.error("data.hub", "is the id of a data set, ORG/NAME; write files under `dev` and `held_out`")
     roles = {role: texts.filled(f"data.{role}", getattr(data, role), variant) for role in _ROLES}
     return DataSpec(
         hub=data.hub,
@@ -285,10 +287,45 @@ def _digest(values: Mapping[str, object], chosen: tuple[str, ...], variant: str 
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+class _Loader(yaml.SafeLoader):
+    """The safe loader, which also refuses two things that do harm in a shared file: aliases, and a key twice."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        # By aliases a short file can describe an endless one.
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not allowed", mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping = super().construct_mapping(node, deep=deep)
+        # YAML would silently take the last of two equal keys.
+        if len(mapping) < len(node.value):
+            names = [self.construct_object(key) for key, _ in node.value]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice} is given twice", node.start_mark)
+        return mapping
+
+
+def _parse_yaml(text: str, place: str) -> object:
+    """The value of a YAML text; `place` is the file, for messages, which name the line."""
+    try:
+        # The class derives from SafeLoader, so YAML tags cannot create Python objects.
+        return yaml.load(text, Loader=_Loader)
+    # Not only YAMLError: the library's own tags raise what their conversion raises. `!!int ""` is an IndexError,
+    # `!!bool x` a KeyError, `!!timestamp x` an AttributeError.
+    except (yaml.YAMLError, *FAILURES) as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = str(getattr(error, "problem", None) or error).partition("\n")[0]
+        where = f"{place}:{mark.line + 1}" if mark is not None else place
+        hint = "quote text that begins with {{" if "unhashable" in problem else "correct the line"
+        raise InputError(f"{where}: not valid YAML: {problem}; {hint}") from error
+
+
 def read_mapping(path: Path) -> dict[str, object]:
     """Read a file that holds one mapping, without checking its keys."""
     text = read_text(path, _LARGEST, "give the path of a task file, or a name that `advisor tasks` lists")
-    values = parse_yaml(text, str(path))
+    values = _parse_yaml(text, str(path))
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise InputError(f"{path} must hold keys with values, such as `name: refunds`, not {_shown(values)}")
     return values
