@@ -74,16 +74,19 @@ class ChoiceQuestion:
 def states(vocabularies: Sequence[Vocabulary], tokens: Sequence[int]) -> list[list[State]]:
     """For each member, its state before each token of an option, given as the primary's ids without EOS."""
     primary, *others = vocabularies
-    all_states = [[tuple(tokens[:n]) for n in range(len(tokens))]]
-    for vocabulary in others:
-        reader = Continuation(vocabulary)
-        member_states: list[State] = [()]
-        for token in tokens[:-1]:
-            # No member reads the last token: nothing is scored after it.
-            reader.extend(primary.token_bytes(token) or b"")
-            member_states.append(tuple(reader.ids))
-        all_states.append(member_states)
-    return all_states
+    return [
+        [tuple(tokens[:n]) for n in range(len(tokens))],
+        *([tuple(ids) for ids in _read(Continuation(each), primary, tokens)] for each in others),
+    ]
+
+
+def _read(reader: Continuation, primary: Vocabulary, tokens: Sequence[int]) -> list[list[int]]:
+    """Let a member read tokens of the primary; its ids before each of them."""
+    before = []
+    for token in tokens:
+        before.append([*reader.ids])
+        reader.extend(primary.token_bytes(token) or b"")
+    return before
 
 
 def paths(reached: Iterable[State]) -> Paths:
@@ -187,8 +190,13 @@ MAX_LOGITS = 2**26
 """Logits of a member to hold at a time (256 MiB in float32), unless a single question has more."""
 _PLACES = 64
 """Tokens to combine at a time: a method may need all entries of all vocabularies for each."""
-_PIECE = 256
-"""Tokens to read at a time: the logits of a whole prompt can need gigabytes."""
+_PIECE = 16
+"""Tokens of a piece of a passage: in a longer one, each place where two tokenizations differ has more tokens to read
+again."""
+_PIECE_ALONE = 256
+"""Tokens of a piece where only one tokenization counts: the logits of a whole prompt can need gigabytes."""
+_ROWS_OF_PIECE = 4
+"""Rows of a piece of a passage, roughly: about one token in four ends within another member's token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,8 +362,8 @@ def prompt_loss(member: Member, prompt: Sequence[int]) -> float:
     runner = member.local.runner()
     logits = runner.prefill([prompt[:1]])
     loss = 0.0
-    for first in range(1, len(prompt), _PIECE):
-        piece = list(prompt[first : first + _PIECE])
+    for first in range(1, len(prompt), _PIECE_ALONE):
+        piece = list(prompt[first : first + _PIECE_ALONE])
         before = logits[0, -1:].double()
         logits = runner.extend([first], [piece], last=len(piece))
         scores = torch.cat([before, logits[0, :-1].double()])
@@ -363,14 +371,6 @@ def prompt_loss(member: Member, prompt: Sequence[int]) -> float:
     if loss != loss:  # noqa: PLR0124  # NaN
         raise MemberError("its logits are not numbers (NaN)", of=member.name)
     return loss / max(1, len(prompt) - 1)
-
-
-_PIECE = 16
-"""Tokens of a piece: in a longer one, each place where two tokenizations differ has more tokens to read again."""
-_PIECE_ALONE = 256
-"""Tokens of a piece for a single member, which has one tokenization."""
-_ROWS_OF_PIECE = 4
-"""Rows of a piece, roughly: about one token in four ends within another member's token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,10 +392,7 @@ def pieces_of(
         stems = [list(passage.tokens[:first])]
         reached: list[list[State]] = [[tuple(tokens[:n]) for n in range(len(tokens))]]
         for reader in readers:
-            states = []
-            for token in tokens:
-                states.append([*reader.ids])
-                reader.extend(primary.token_bytes(token) or b"")
+            states = _read(reader, primary, tokens)
             # A piece may change ids of the text before it, so the prompt holds only what all states begin with.
             stems.append(common_prefix(states))
             reached.append([tuple(state[len(stems[-1]) :]) for state in states])

@@ -46,12 +46,16 @@ def weighed(weights: Any, tables: Path, method: str = "unite") -> Ensemble:
 
 
 @pytest.mark.parametrize("length", [2, 256, 257, 700])
-def test_the_loss_of_a_prompt_is_that_of_one_pass(length: int) -> None:
+def test_the_loss_of_a_prompt_is_that_of_one_pass_and_long_prompts_are_read_in_large_pieces(length: int) -> None:
     ids = [(7 * n) % 200 + 5 for n in range(length)]
     with torch.no_grad():
         logits = member(0).local.model(torch.tensor([ids])).logits[0, :-1]
     expected = -float(logits.log_softmax(1).gather(1, torch.tensor(ids[1:])[:, None]).mean())
+    passes: list[int] = []
+    count = member(0).local.model.register_forward_hook(lambda *_: passes.append(1))
     assert prompt_loss(member(0), ids) == pytest.approx(expected, abs=1e-9)
+    count.remove()
+    assert len(passes) == 1 + math.ceil((length - 1) / 256)
 
 
 def test_a_member_counts_more_the_less_the_prompt_surprises_it() -> None:
