@@ -147,10 +147,10 @@ def test_holms_correction_is_the_textbooks() -> None:
 def test_on_options_a_gate_plays_no_part_which_is_said_and_spans_score_none(run: Place) -> None:
     records = [{"question": f"{n} is even?", "answer": "AB"[n % 2]} for n in range(12)]
     run.task(records, prompt="{{question}}", choices=["A", "B"], metric="choice")
-    methods = ("--methods", "unite,gac,gac-threshold,safe,geometric,sweetspan", "--set", "geometric.gate=safe")
+    methods = ("--methods", "unite,gac,gac-threshold,safe,sweetspan")
     entries = by_name(evaluate(run, *methods))
     noted = [name for name, entry in entries.items() if entry["note"]]
-    assert noted == ["gac-threshold", "safe", "geometric"]
+    assert noted == ["gac-threshold", "safe"]
     assert entries["safe"]["note"].startswith("its gate plays no part")
     assert "it scores no tokens" in entries["sweetspan"]["left_out"]
     assert "Its gate plays no part" in run.advisor("evaluate", "run", "--task", "task.yaml", *methods, "--quiet").out

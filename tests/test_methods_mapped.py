@@ -95,18 +95,14 @@ def vectors_of(one: Member) -> Array:
     return unit(rows - rows.mean(axis=0))
 
 
-def plain_alignment(x: Array, z: Array, given: Options) -> tuple[Array, Array]:
+def plain_alignment(x: Array, z: Array) -> tuple[Array, Array]:
     """VecMap's supervised mapping, step by step on the matrices of common tokens themselves."""
-    white = [np.eye(side.shape[1]) for side in (x, z)]
-    if given.whiten:
-        parts = [np.linalg.svd(side, full_matrices=False) for side in (x, z)]
-        white = [vt.T @ np.diag(1 / s) @ vt for _, s, vt in parts]
+    parts = [np.linalg.svd(side, full_matrices=False) for side in (x, z)]
+    white = [vt.T @ np.diag(1 / s) @ vt for _, s, vt in parts]
     left, s, right = np.linalg.svd((x @ white[0]).T @ (z @ white[1]), full_matrices=False)
-    turns = [white[0] @ left @ np.diag(s**given.reweight), white[1] @ right.T @ np.diag(s**given.reweight)]
-    if given.dewhiten:
-        turns[0] = turns[0] @ left.T @ np.linalg.inv(white[0]) @ left
-        turns[1] = turns[1] @ right @ np.linalg.inv(white[1]) @ right.T
-    return turns[0], turns[1]
+    turns = [white[0] @ left @ np.diag(np.sqrt(s)), white[1] @ right.T @ np.diag(np.sqrt(s))]
+    back = [left.T @ np.linalg.inv(white[0]) @ left, right @ np.linalg.inv(white[1]) @ right.T]
+    return turns[0] @ back[0], turns[1] @ back[1]
 
 
 def plain_eva(primary: Member, other: Member, given: Options) -> Table:
@@ -114,21 +110,18 @@ def plain_eva(primary: Member, other: Member, given: Options) -> Table:
     mine, theirs = [*candidates(primary)], [*candidates(other)]
     x, z = vectors_of(other), vectors_of(primary)
     both = [token for token in theirs if token in mine]
-    ways = plain_alignment(x[[theirs.index(t) for t in both]], z[[mine.index(t) for t in both]], given)
+    ways = plain_alignment(x[[theirs.index(t) for t in both]], z[[mine.index(t) for t in both]])
     cosines = unit(x @ ways[0]) @ unit(z @ ways[1]).T
-    likeness = cosines
-    if given.neighbours:
-        likeness = 2 * cosines - np.sort(cosines, axis=0)[-given.neighbours :].mean(axis=0)
+    likeness = 2 * cosines - cosines.max(axis=0)
     table: Table = {}
     for token, row in zip(theirs, likeness, strict=True):
-        if token is None or (given.keep_common and token in mine):
+        if token is None:
             table[token] = {token: 1.0}
             continue
         ranked = sorted(((value, to) for value, to in zip(row, mine, strict=True) if to), key=lambda r: -r[0])
         best = {to: float(value) for value, to in ranked[: given.cells] if value >= given.threshold}
         flat = len(best) > 5 and np.std([*best.values()]) <= 0.01
-        total = sum(best.values()) if given.renormalise else 1
-        table[token] = {} if flat else {to: value / total for to, value in best.items()}
+        table[token] = {} if flat else best
     return table
 
 
@@ -145,8 +138,6 @@ def plain_step(
         kept = plain_top(z[[*candidates(one).values()]], given.top)
         p = np.exp(kept - kept.max())
         mapped.append(p / p.sum() @ matrix)
-    if given.renormalise:
-        mapped = [row / row.sum() for row in mapped]
     agreeing = [
         any(row.argmax() in other.argsort()[-given.agree :] for other in mapped if other is not row) for row in mapped
     ]
@@ -186,34 +177,19 @@ def random_members(names: Sequence[str], widths: Sequence[int], seed: int) -> li
 
 CASES = 8
 NAMES = ("bytes", "unigram", "unigram with bytes")
-EVA: list[dict[str, Any]] = [
-    {},
-    {"whiten": False, "dewhiten": False},
-    {"dewhiten": False},
-    {"reweight": 0.0},
-    {"reweight": 1.0, "cells": 3},
-    {"neighbours": 0, "threshold": 0.4},
-    {"neighbours": 5, "threshold": 0.02},
-    {"keep_common": True, "renormalise": True},
-    {"renormalise": True, "top": 10},
-    {"top": 0, "agree": 1},
-    {"whiten": False, "dewhiten": False, "reweight": 3.0},
-    {"top": 3, "agree": 0, "cells": 1},
-    {"whiten": False, "dewhiten": False, "reweight": 0.0, "neighbours": 0, "keep_common": True, "renormalise": True},
-]
-"""Each option alone, and together as without VecMap's steps."""
+EVA: list[dict[str, Any]] = [{}, {"cells": 3}, {"threshold": 0.4}, {"top": 10}, {"top": 0, "agree": 1}, {"agree": 0}]
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_step_equals_an_independent_computation(name: str) -> None:
-    """104 random steps: 13 random ensembles, with other options each, and eight random rows each."""
-    for seed in range(13):
+    """48 random steps: six random ensembles, with other options each, and eight random rows each."""
+    for seed in range(6):
         random = np.random.default_rng(seed)
         names = random.choice(NAMES, size=2 + seed % 2, replace=False)
         members = random_members(names, random.choice([12, 16, 20], size=len(names)), seed)
         weights = random.dirichlet(np.ones(len(names))).tolist()
-        options = EVA[seed % len(EVA)] if name == "eva" else {}
-        given = Options(**options) if name == "eva" else Options(renormalise=True, top=0, agree=0)
+        options = EVA[seed] if name == "eva" else {}
+        given = Options(**options) if name == "eva" else Options(top=0, agree=0)
         mapper = partial(plain_eva, given=given) if name == "eva" else plain_mined
         tables = [itself(members[0]), *(mapper(members[0], other) for other in members[1:])]
         maps = [as_matrix(members[0], one, table) for one, table in zip(members, tables, strict=True)]
@@ -240,7 +216,7 @@ def test_a_member_without_a_target_has_no_weight() -> None:
     members = random_members(["bytes", "unigram"], [16, 16], 0)
     logits = logits_of(members, 1)
     alone = rule("eva", members[:1], top=0).combine([logits[0].clone()])
-    step = rule("eva", members, top=1, threshold=1.0, neighbours=0, agree=0).combine([z.clone() for z in logits])
+    step = rule("eva", members, top=1, threshold=1.0, agree=0).combine([z.clone() for z in logits])
     assert step.members[1].sum() == 0
     assert float(step.mean.max()) == 1
     assert step.mean.argmax() == alone.mean.argmax()
@@ -259,17 +235,15 @@ def test_eos_does_not_count_where_the_primary_has_none(name: str) -> None:
     assert torch.equal(step.mean, step.members[0])
 
 
-@pytest.mark.parametrize("whiten", [True, False])
-def test_few_common_tokens_are_enough_for_wide_embeddings(whiten: bool) -> None:
-    """Fewer common tokens than dimensions: whitening maps each of them exactly to its counterpart."""
+def test_few_common_tokens_are_enough_for_wide_embeddings() -> None:
+    """Fewer common tokens than dimensions: the mapping takes each of them to its counterpart."""
     random = torch.Generator().manual_seed(0)
     x, z = (torch.randn(20, width, generator=random, dtype=torch.float64) for width in (30, 50))
-    ways = alignment([(x, z)], Options(whiten=whiten, dewhiten=whiten))
+    ways = alignment([(x, z)])
     assert ways[0].shape == (30, 20)
     assert ways[1].shape == (50, 20)
-    mapped = alignment([(x, z)], Options(dewhiten=False)) if whiten else ways
-    cosines = torch.nn.functional.cosine_similarity(x @ mapped[0], z @ mapped[1])
-    assert bool((cosines > 1 - 1e-9).all()) == whiten
+    cosines = torch.nn.functional.normalize(x @ ways[0]) @ torch.nn.functional.normalize(z @ ways[1]).T
+    assert cosines.argmax(dim=1).tolist() == list(range(20))
 
 
 @quick
@@ -341,53 +315,25 @@ def plain_matrix(one: Member, anchors: Sequence[bytes | None], given: deepen.Opt
     embedding = one.local.model.get_input_embeddings().weight.detach().numpy()
     own = candidates(one)
     cosines = unit(embedding[[*own.values()]]) @ unit(embedding[[own[token] for token in anchors]]).T
-    rows = unit(cosines) if given.unit_rows else cosines
-    return softmax(given.sharpness * rows) if given.relative_norm else rows
+    return softmax(given.sharpness * cosines)
 
 
-def plain_mirror(logits: Array, matrix: Array, mean: Array, given: deepen.Options) -> Array:
+def plain_search(logits: Array, matrix: Array, mean: Array, given: deepen.Options) -> Array:
     """Eq. 7 on the logarithm of p, with steps that lower the loss of Eq. 6 only."""
-    largest = (matrix**2).sum(axis=1).max()
 
     def loss(z: Array) -> float:
         r = softmax(z) @ matrix
-        return float((mean * np.log(mean / r)).sum() if given.relative_norm else ((r - mean) ** 2).sum() / 2 / largest)
+        return float((mean * np.log(mean / r)).sum())
 
     z, eta = logits, given.learning_rate
     for _ in range(given.steps):
         r = softmax(z) @ matrix
-        moved = z - eta * (matrix @ (-mean / r if given.relative_norm else (r - mean) / largest))
+        moved = z - eta * (matrix @ (-mean / r))
         if loss(moved) <= loss(z):
             z = moved
         else:
             eta /= 2
     return softmax(z)
-
-
-def plain_adamw(logits: Array, matrix: Array, mean: Array, given: deepen.Options) -> Array:
-    """The authors' search, by torch's own optimiser, schedule and loss; of its points the best."""
-    z = torch.tensor(logits, requires_grad=True)
-    rows, target = torch.tensor(matrix), torch.tensor(mean)
-    largest = float((matrix**2).sum(axis=1).max())
-
-    def loss() -> Tensor:
-        r = z.softmax(dim=0) @ rows
-        if not given.relative_norm:
-            return (r - target).square().mean() / 2 / largest
-        return torch.nn.functional.kl_div(r.log(), target, reduction="none").mean()  # the default of the authors' time
-
-    optimiser = torch.optim.AdamW([z], lr=given.learning_rate, betas=(0.9, 0.999), foreach=False)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=10, eta_min=given.learning_rate / 4)
-    points = []
-    for _ in range(given.steps):
-        value = loss()
-        points.append((value.item(), z.detach().clone()))
-        optimiser.zero_grad()
-        value.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        schedule.step()
-    points.append((loss().item(), z.detach()))
-    return np.asarray(min(points, key=lambda point: point[0])[1].softmax(dim=0))
 
 
 def members_of_any_width(names: Sequence[str], seed: int) -> list[Member]:
@@ -402,23 +348,12 @@ def members_of_any_width(names: Sequence[str], seed: int) -> list[Member]:
 
 
 ROWS = 8
-DEEPEN: list[dict[str, Any]] = [
-    {},
-    {"sharpness": 40.0, "learning_rate": 2.0},
-    {"unit_rows": True, "sharpness": 30.0, "steps": 3},
-    {"anchors": 16, "anchor_seed": 3},
-    {"relative_norm": False},
-    {"relative_norm": False, "unit_rows": True, "anchors": 20},
-    {"optimiser": "adamw"},
-    {"optimiser": "adamw", "unit_rows": True, "sharpness": 100.0},
-    {"optimiser": "adamw", "learning_rate": 0.3, "steps": 12, "anchors": 30},
-    {"optimiser": "adamw", "relative_norm": False},
-]
+DEEPEN: list[dict[str, Any]] = [{}, {"sharpness": 40.0, "learning_rate": 2.0}, {"steps": 3}, {"sharpness": 1.0}]
 
 
 @pytest.mark.parametrize("name", ["deepen", "deepen-adapt"])
 def test_a_step_of_deepen_equals_an_independent_computation(name: str) -> None:
-    """80 random steps: ten random ensembles, with other options each, and eight random rows each."""
+    """32 random steps: four random ensembles, with other options each, and eight random rows each."""
     for seed, options in enumerate(DEEPEN):
         random = np.random.default_rng(seed)
         members = members_of_any_width(random.choice(NAMES, size=2 + seed % 2, replace=False), seed)
@@ -430,17 +365,15 @@ def test_a_step_of_deepen_equals_an_independent_computation(name: str) -> None:
         else:
             weights = ((scores - 20) / (scores - 20).sum()).tolist()
             made = rule(name, members, accuracies=scores.tolist(), chance=20, **options)
-        common = [t for t in (None, *members[0].vocabulary.representatives) if all(t in candidates(m) for m in members)]
-        draw = torch.randperm(len(common), generator=torch.Generator().manual_seed(given.anchor_seed))
-        anchors = [common[n] for n in draw[: given.anchors or None]]
+        own = (None, *members[0].vocabulary.representatives)
+        anchors = [token for token in own if all(token in candidates(one) for one in members)]
         matrices = [plain_matrix(one, anchors, given) for one in members]
         logits = logits_of(members, ROWS, seed)
         step = made.combine([z.clone() for z in logits])
         for row in range(ROWS):
-            own = [z[row].numpy()[[*candidates(one).values()]] for one, z in zip(members, logits, strict=True)]
-            mean = sum(w * (softmax(z) @ r) for w, z, r in zip(weights, own, matrices, strict=True))  # Eq. 5
-            plain = plain_adamw if given.optimiser == "adamw" else plain_mirror
-            p = plain(own[0], matrices[0], np.asarray(mean), given)
+            chosen = [z[row].numpy()[[*candidates(one).values()]] for one, z in zip(members, logits, strict=True)]
+            mean = sum(w * (softmax(z) @ r) for w, z, r in zip(weights, chosen, matrices, strict=True))  # Eq. 5
+            p = plain_search(chosen[0], matrices[0], np.asarray(mean), given)
             got = dict(zip(step.ids[row].tolist(), step.mean[row].tolist(), strict=True))
             assert got == pytest.approx(dict(zip(candidates(members[0]).values(), p, strict=True)), abs=1e-9)
 
@@ -452,8 +385,8 @@ def test_the_size_of_a_block_changes_nothing(cells: int) -> None:
     log_p = (5 * torch.randn(3, 50, generator=random, dtype=torch.float64)).log_softmax(dim=1)
     pull = torch.rand(3, 20, generator=random, dtype=torch.float64)
     matrix = (4 * vectors @ vectors[:20].T).softmax(dim=1)
-    space = deepen.RelativeSpace(vectors, 20, deepen.Options(sharpness=4.0), cells)
-    moved, related = space.relate(log_p, pull, lambda before, gain, _: before + gain)
+    space = deepen.RelativeSpace(vectors, 20, 4.0, cells)
+    moved, related = space.relate(log_p, (pull, torch.full((3, 1), -1.0, dtype=torch.float64)))
     expected = (log_p + pull @ matrix.T).log_softmax(dim=1)
     assert torch.allclose(moved, expected, atol=1e-12)
     assert torch.allclose(related, expected.exp() @ matrix, atol=1e-12)
@@ -462,8 +395,8 @@ def test_the_size_of_a_block_changes_nothing(cells: int) -> None:
 def test_tokens_with_probability_0_keep_it() -> None:
     vectors = torch.eye(4, dtype=torch.float64)
     log_p = torch.tensor([[-math.inf, -math.inf, math.log(0.25), math.log(0.75)]], dtype=torch.float64)
-    space = deepen.RelativeSpace(vectors, 2, deepen.Options(sharpness=1.0), cells=2)
-    moved, related = space.relate(log_p, torch.ones(1, 2, dtype=torch.float64), lambda before, gain, _: before + gain)
+    space = deepen.RelativeSpace(vectors, 2, 1.0, cells=2)
+    moved, related = space.relate(log_p, (torch.ones(1, 2, dtype=torch.float64), torch.ones(1, 1)))
     assert moved.exp().tolist() == [pytest.approx([0, 0, 0.25, 0.75])]
     assert related.tolist() == [pytest.approx([0.5, 0.5])]
 

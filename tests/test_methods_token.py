@@ -294,21 +294,6 @@ def test_a_trace_over_whole_vocabularies_holds_the_likeliest(tables: Path) -> No
         assert all(0 in c.wanted_by for c in sorted(step.candidates, key=lambda c: -c.probabilities[0])[:1])
 
 
-def test_options_of_unite_equal_the_methods_with_their_names(tables: Path) -> None:
-    members = MEMBERS["different"]()
-    pairs: list[tuple[dict[str, object], dict[str, object]]] = [
-        ({"method": "safe", "sharpen": None}, {"gate": "safe"}),
-        ({"method": "safe", "mean": "geometric"}, {"gate": "safe", "mean": "geometric"}),
-        ({"method": "geometric"}, {"mean": "geometric"}),
-    ]
-    written = []
-    for one, other in pairs:
-        a, b = (Ensemble(members, cache_dir=tables, **o).generate(PROMPTS, max_new_tokens=12) for o in (one, other))  # type: ignore[arg-type]  # a table of keyword arguments
-        assert a == b
-        written.append([g.text for g in a])
-    assert len({tuple(texts) for texts in written}) > 1
-
-
 @pytest.mark.parametrize("method", ["gac", "gac-threshold"])
 def test_a_score_is_the_sum_of_equation_3(method: str, tables: Path) -> None:
     members = MEMBERS["different"]()

@@ -292,8 +292,8 @@ class Evaluator:
             self._progress.say(str(error))
             return _left_out(name, level, error)
         result = self._result(name, level, together, alone, _speed(together.cost), together.cost)
-        gated = get_method(name).gated or self._settings.get(name, {}).get("gate") is not None
-        return result.model_copy(update={"note": _NO_GATE}) if gated and self.task.metric == "choice" else result
+        has_no_part = get_method(name).gated and self.task.metric == "choice"
+        return result.model_copy(update={"note": _NO_GATE}) if has_no_part else result
 
     def _respond(self, name: str, alone: Sequence[Profile]) -> EvaluatedMethod:
         """Let a method answer by calls of the members."""

@@ -5,9 +5,9 @@ DeePEn (appendix B) and SweetSpan. The defaults are those of the authors' publis
 
 - Embeddings are scaled to length 1, centred over the vocabulary, and scaled to length 1 again. Then they are mapped to
   one space by the supervised mapping of VecMap (Artetxe et al., AAAI 2018), learned from the common tokens: whitening,
-  rotation, re-weighting by the singular values to the power of ``reweight``, de-whitening.
-- The similarity of two tokens is CSLS: twice their cosine, less the mean of the target's ``neighbours`` highest cosines
-  (1), so that a token that is near to everything is not the target of everything.
+  rotation, re-weighting by the roots of the singular values, de-whitening.
+- The similarity of two tokens is CSLS: twice their cosine, less the target's highest cosine, so that a token that is
+  near to everything is not the target of everything.
 - A token is mapped to the ``cells`` tokens with the highest similarity (10) that reach ``threshold`` (0.1). If more
   than 5 similarities are almost equal (standard deviation up to 0.01) they carry no information, and the token does not
   count. A common token is treated like any other; EOS is mapped to EOS, and no other token is.
@@ -31,10 +31,9 @@ The mapping is saved in the user's cache folder.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Iterable
-from dataclasses import astuple, dataclass
-from functools import partial
+from dataclasses import dataclass
+from functools import partial, reduce
 
 import torch
 from torch import Tensor
@@ -72,43 +71,23 @@ class Options:
     """Options of EVA; the defaults are those of the authors' code.
 
     Attributes:
-        whiten: Whether the embeddings are whitened before the rotation.
-        reweight: Power of the singular values that both sides are multiplied by, 0 or more; 0 for a mere rotation.
-        dewhiten: Whether whitening is undone after the rotation; only with ``whiten``.
-        neighbours: How many of the highest cosines of a target its similarities are corrected by; 0 for the cosine.
         cells: The most tokens of the primary that a token is mapped to, at least 1.
         threshold: The lowest similarity that counts, above 0.
-        keep_common: Whether tokens that both have are mapped to themselves alone.
-        renormalise: Whether the shares of a token, and the mapped probabilities of a member, are scaled to sum 1.
         top: How many of its likeliest tokens a member keeps at a step; 0 for all.
         agree: A member stays if its likeliest token is among this many likeliest tokens of another member; 0 for no
             filter.
     """
 
-    whiten: bool = True
-    reweight: float = 0.5
-    dewhiten: bool = True
-    neighbours: int = 1
     cells: int = 10
     threshold: float = 0.1
-    keep_common: bool = False
-    renormalise: bool = False
     top: int = 320
     agree: int = 3
 
     def __post_init__(self) -> None:
-        if self.dewhiten and not self.whiten:
-            raise InputError("dewhiten is True without whiten; set dewhiten to False, too")
         if not 0 < self.threshold <= 1:
             raise InputError(f"threshold is {self.threshold}; it must be above 0 and at most 1")
-        least = {
-            "reweight": "no re-weighting",
-            "neighbours": "no correction",
-            "top": "all tokens",
-            "agree": "no filter",
-        }
-        for name, meaning in least.items():
-            if not 0 <= getattr(self, name) < math.inf:
+        for name, meaning in (("top", "all tokens"), ("agree", "no filter")):
+            if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be 0 ({meaning}) or more")
         if self.cells < 1:
             raise InputError(f"cells is {self.cells}; it must be at least 1")
@@ -129,17 +108,15 @@ def make(setup: Setup, options: Options) -> TokenRule:
     # Models with the same tokenizer can have different embeddings, so these are in the key of the cache, too.
     hashes = [hashlib.sha256(vectors.contiguous().cpu().numpy().data).hexdigest() for vectors in embeddings]
     prints = [member.vocabulary.fingerprint for member in setup.members]
-    # The last two options decide the step and not the mapping.
-    decisive = " ".join(map(str, astuple(options)[:-2]))
     mappings = []
     for n in range(1, len(setup.members)):
-        key = f"eva {prints[0]} {prints[n]} {hashes[0]} {hashes[n]} {decisive}"
+        key = f"eva {prints[0]} {prints[n]} {hashes[0]} {hashes[n]} {options.cells} {options.threshold}"
         mappings.append(load_or_make(key, partial(_by_embedding, setup, n, embeddings[0], embeddings[n], options)))
     reweigh = faithful(options.agree) if options.agree else None
-    return TokenRule(average_mapped(setup, mappings, reweigh, top=options.top, by_mass=not options.renormalise))
+    return TokenRule(average_mapped(setup, mappings, reweigh, top=options.top, by_mass=True))
 
 
-def alignment(pairs: Iterable[tuple[Tensor, Tensor]], options: Options) -> tuple[Tensor, Tensor]:
+def alignment(pairs: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """The matrices [d, m] and [e, m] that map two models' embeddings to one space, in float64.
 
     ``pairs`` are the vectors [n, d] of common tokens and their counterparts [n, e], in one block or several.
@@ -150,16 +127,16 @@ def alignment(pairs: Iterable[tuple[Tensor, Tensor]], options: Options) -> tuple
         sides = (vectors.double(), counterparts.double())
         squares = [square + side.T @ side for square, side in zip(squares, sides, strict=True)]
         crossed = crossed + sides[0].T @ sides[1]
-    whitening = [_roots(square) if options.whiten else (torch.eye(len(square)).to(square),) * 2 for square in squares]
+    whitening = [_roots(square) for square in squares]
     left, strength, right = torch.linalg.svd(whitening[0][0] @ crossed @ whitening[1][0], full_matrices=False)
     # Nothing says which directions correspond that the common tokens do not span: rounding alone would pair them.
     known = strength > strength[0] * max(crossed.shape) * torch.finfo(strength.dtype).eps
-    scale = strength[known] ** options.reweight
-    matrices = []
-    for (white, back), turn in zip(whitening, (left[:, known], right[known].T), strict=True):
-        matrix = white @ turn * scale
-        matrices.append(matrix @ (turn.T @ back @ turn) if options.dewhiten else matrix)
-    return matrices[0], matrices[1]
+    scale = strength[known].sqrt()
+    first, second = (
+        white @ turn * scale @ (turn.T @ back @ turn)
+        for (white, back), turn in zip(whitening, (left[:, known], right[known].T), strict=True)
+    )
+    return first, second
 
 
 def _roots(square: Tensor) -> tuple[Tensor, Tensor]:
@@ -181,7 +158,7 @@ def _by_embedding(setup: Setup, member: int, primary: Tensor, other: Tensor, opt
     common, _ = common_and_foreign(setup.joint, member)
     rows = (torch.searchsorted(ids, common[0]), torch.searchsorted(primary_ids, common[1]))
     blocks = zip(*(index.split(_COMMON) for index in rows), strict=True)
-    to_one, primary_to_one = alignment(((other[theirs], primary[own]) for theirs, own in blocks), options)
+    to_one, primary_to_one = alignment((other[theirs], primary[own]) for theirs, own in blocks)
     # EOS is mapped to EOS alone, so it is neither a target nor among the tokens that are mapped below.
     plain = tables[1].entry_of[primary_ids] != EOS
     targets, target_ids = unit_(primary[plain] @ primary_to_one.to(primary)), primary_ids[plain]
@@ -192,16 +169,12 @@ def _by_embedding(setup: Setup, member: int, primary: Tensor, other: Tensor, opt
 
     # Block by block, because the cosines of two whole vocabularies take tens of gigabytes.
     everything = torch.arange(len(ids), device=ids.device)
-    entries = tables[0].entry_of[ids]
-    kept = common if options.keep_common else common[:, tables[0].entry_of[common[0]] == EOS]
-    mapped = everything[~torch.isin(ids, kept[0]) & (entries != EOS)]
-    doubled, crowding = 1, targets.new_zeros(len(targets))
-    if options.neighbours:
-        doubled, crowding = 2, _crowding(targets, map(sources, everything.split(size)), options.neighbours)
+    kept = common[:, tables[0].entry_of[common[0]] == EOS]
+    crowding = _crowding(targets, map(sources, everything.split(size)))
     cells = [(*kept, targets.new_ones(kept.shape[1]))]
-    for block in mapped.split(size):
+    for block in everything[tables[0].entry_of[ids] != EOS].split(size):
         # One operation, because each further pass over billions of pairs takes minutes.
-        likeness = torch.addmm(crowding, sources(block), targets.T, beta=-1, alpha=doubled)
+        likeness = torch.addmm(crowding, sources(block), targets.T, beta=-1, alpha=2)
         likeness, places = likeness.topk(min(options.cells, len(targets)), dim=1)
         share = _shares(likeness, options)
         row, column = torch.nonzero(share, as_tuple=True)
@@ -209,20 +182,9 @@ def _by_embedding(setup: Setup, member: int, primary: Tensor, other: Tensor, opt
     return TokenMapping(*(torch.cat(parts) for parts in zip(*cells, strict=True)))
 
 
-def _crowding(targets: Tensor, blocks: Iterable[Tensor], neighbours: int) -> Tensor:
-    """The mean [targets] of each target's highest cosines with all sources, which come in blocks."""
-    highest = targets.new_empty(0, len(targets))
-    for sources in blocks:
-        cosines = sources @ targets.T
-        # The maximum of a block takes a part of the time of its largest few.
-        found = cosines.amax(dim=0, keepdim=True) if neighbours == 1 else _largest(cosines, neighbours)
-        highest = _largest(torch.cat([highest, found]), neighbours)
-    return highest.mean(dim=0)
-
-
-def _largest(values: Tensor, count: int) -> Tensor:
-    """The largest values [count, n] of each column, or all if there are fewer."""
-    return values.topk(min(count, len(values)), dim=0).values
+def _crowding(targets: Tensor, blocks: Iterable[Tensor]) -> Tensor:
+    """Each target's highest cosine [targets] with all sources, which come in blocks."""
+    return reduce(torch.maximum, ((sources @ targets.T).amax(dim=0) for sources in blocks))
 
 
 def faithful(agree: int) -> Callable[[Tensor, Tensor], Tensor]:
@@ -250,7 +212,4 @@ def _shares(likeness: Tensor, options: Options) -> Tensor:
     # A row without a similarity above the threshold divides by 0 here; all its shares are 0 below.
     mean = values.sum(dim=1, keepdim=True) / many
     deviation = (((values - mean).square() * counts).sum(dim=1, keepdim=True) / many).sqrt()
-    share = values * ~((many > _FLAT_CELLS) & (deviation <= _FLAT_DEVIATION))
-    if not options.renormalise:
-        return share
-    return share / share.sum(dim=1, keepdim=True).clamp(min=torch.finfo(share.dtype).tiny)
+    return values * ~((many > _FLAT_CELLS) & (deviation <= _FLAT_DEVIATION))

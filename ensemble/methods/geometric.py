@@ -7,8 +7,6 @@ An entry that a member cannot express has the smallest probability that a number
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ensemble.methods import Method, unite
 from ensemble.step.token_method import Setup, TokenRule
 
@@ -20,13 +18,6 @@ METHOD = Method(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """See :class:`ensemble.methods.unite.Options`."""
-
-    gate: str | None = None
-
-
-def make(setup: Setup, options: Options) -> TokenRule:
-    """See :func:`ensemble.methods.unite.make`."""
-    return unite.make(setup, unite.Options(options.gate, "geometric"))
+def make(setup: Setup, options: None) -> TokenRule:  # noqa: ARG001
+    """Make the rule."""
+    return TokenRule(unite.combined(setup, "geometric"))

@@ -45,8 +45,8 @@ import torch
 from ensemble.errors import InputError
 from ensemble.methods import Method, unite
 from ensemble.step.distribution import Distribution
-from ensemble.step.token_method import ENOUGH, Setup, TokenRule
-from ensemble.vocabulary.joint import NONE, prefixes_of
+from ensemble.step.token_method import ENOUGH, Setup, TokenRule, needed_and_safe
+from ensemble.vocabulary.joint import NONE, JointVocabulary, prefixes_of
 
 METHOD = Method(
     level="token",
@@ -60,7 +60,7 @@ METHOD = Method(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of SAFE; ``mean`` as in :class:`ensemble.methods.unite.Options`.
+    """Options of SAFE.
 
     Attributes:
         mean: ``arithmetic``, or ``geometric``, which is the paper's other way to sharpen.
@@ -68,7 +68,7 @@ class Options:
             with it, where none has one half. None leaves the distribution as it is.
     """
 
-    mean: str = "arithmetic"
+    mean: unite.Mean = "arithmetic"
     sharpen: float | None = 0.1
 
     def __post_init__(self) -> None:
@@ -77,8 +77,10 @@ class Options:
 
 
 def make(setup: Setup, options: Options) -> TokenRule:
-    """Make the rule; see :func:`ensemble.methods.unite.make`."""
-    rule = unite.make(setup, unite.Options("safe", options.mean))
+    """Make the rule."""
+    # The primary's own distribution, for the steps where the gate is closed.
+    primary = replace(setup, joint=JointVocabulary(setup.joint.size, setup.joint.members[:1]), weights=(1.0,))
+    rule = TokenRule(unite.combined(setup, options.mean), unite.combined(primary), needed_and_safe)
     threshold = options.sharpen
     if threshold is None or options.mean == "geometric":
         return rule

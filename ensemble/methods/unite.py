@@ -8,17 +8,16 @@ whose vocabulary lacks ``James`` uses the logit of the first token of its spelli
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ensemble.errors import InputError
 from ensemble.methods import Method
 from ensemble.runtime.logits import Logits, are_remote, top_k, whole
 from ensemble.step import compiled
 from ensemble.step.distribution import Distribution, at_least_single, geometric, is_certain, mask_
-from ensemble.step.token_method import Combine, Setup, TokenRule, needed_and_safe
+from ensemble.step.token_method import Combine, Setup, TokenRule
 from ensemble.vocabulary.joint import NONE, JointVocabulary
 
 METHOD = Method(
@@ -29,48 +28,23 @@ METHOD = Method(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Options of UNITE.
-
-    Attributes:
-        gate: ``safe`` combines the members only where it is safe and needed (see :mod:`ensemble.methods.safe`, whose
-            distribution is also sharpened); None combines them at every step.
-        mean: ``arithmetic`` as in the paper, or ``geometric`` (see :mod:`ensemble.methods.geometric`).
-    """
-
-    gate: str | None = None
-    mean: str = "arithmetic"
-
-    def __post_init__(self) -> None:
-        if self.gate not in {None, "safe"}:
-            raise InputError(f"gate {self.gate!r}: give safe, or None")
-        if self.mean not in {"arithmetic", "geometric"}:
-            raise InputError(f"mean {self.mean!r}: give arithmetic or geometric")
+Mean = Literal["arithmetic", "geometric"]
+"""``arithmetic`` as in the paper, or ``geometric`` (see :mod:`ensemble.methods.geometric`)."""
 
 
-def make(setup: Setup, options: Options) -> TokenRule:
+def make(setup: Setup, options: None) -> TokenRule:  # noqa: ARG001
     """Make the rule."""
-    combine = _combine(setup, setup.joint, setup.weights, options)
-    if options.gate is not None:
-        # The primary's own distribution, for the steps where the gate is closed.
-        primary = JointVocabulary(setup.joint.size, setup.joint.members[:1])
-        return TokenRule(combine, _combine(setup, primary, (1.0,), Options()), needed_and_safe)
     # The bounds that allow to skip logits (is_certain) are those of the arithmetic mean with fixed weights.
-    plain = options == Options()
-    return TokenRule(
-        combine, combine_greedy=_combine(setup, setup.joint, setup.weights, options, winner=True) if plain else None
-    )
+    return TokenRule(combined(setup), combine_greedy=combined(setup, winner=True))
 
 
-def _combine(
-    setup: Setup, joint: JointVocabulary, weights: Sequence[float], options: Options, *, winner: bool = False
-) -> Combine:
-    shares = torch.tensor(weights, dtype=torch.float64, device=setup.members[0].device)
+def combined(setup: Setup, mean: Mean = "arithmetic", *, winner: bool = False) -> Combine:
+    """Step 1 to 6 with a mean of the members' probabilities; ``winner`` as in :func:`union`."""
+    shares = torch.tensor(setup.weights, dtype=torch.float64, device=setup.members[0].device)
 
     def combine(logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
-        step = union(logits, joint, setup.k, shares, also, winner=winner)
-        return step if options.mean == "arithmetic" else geometric(step, shares)
+        step = union(logits, setup.joint, setup.k, shares, also, winner=winner)
+        return step if mean == "arithmetic" else geometric(step, shares)
 
     return combine
 
