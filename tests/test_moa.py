@@ -212,11 +212,11 @@ def test_a_wrong_prompt_is_refused_in_one_line_before_a_model_runs(run: Place, t
     ("method", "options", "message"),
     [
         ("moa", {"layers": 0}, "layers 0: give a whole number, at least 1"),
-        ("moa", {"aggregator": 7}, "aggregator 7: give a text"),
+        ("moa", {"aggregator": 7}, "aggregator 7: it should be a text"),
         ("moa", {"aggregator": "four"}, "method moa: 'four' is not a member of the set; name one of "),
         ("moa", {"prompt": "gone.j2"}, "prompt gone.j2: it cannot be read"),
         ("self-moa", {"member": "four"}, "method self-moa: 'four' is not a member of the set"),
-        ("self-moa", {"prompt": ["a"]}, r"prompt \['a'\]: give a text"),
+        ("self-moa", {"prompt": ["a"]}, r"prompt \['a'\]: it should be a text"),
     ],
 )
 def test_wrong_options_are_refused_in_one_line(run: Place, method: str, options: dict[str, Any], message: str) -> None:

@@ -290,7 +290,7 @@ def test_an_option_of_a_method_is_checked_by_its_annotation(install: Install) ->
     )
     install("method", "ours", code)
     assert make_options("ours", {"depth": 2, "rest": {}}).depth == 2
-    with pytest.raises(InputError, match=r"^method ours: depth 1\.5: give a whole number$"):
+    with pytest.raises(InputError, match=r"^method ours: depth 1\.5: it should be a whole number$"):
         make_options("ours", {"depth": 1.5})
 
 

@@ -65,11 +65,10 @@ def changed(folder: Path, place: str, value: object) -> None:
 
 
 def test_what_is_loaded_is_what_was_saved(models: Path, tmp_path: Path, cache: Path) -> None:
-    first = saved(
-        tmp_path / "saved", models / "alpha", models / "beta", weights=[3, 1], k=4, dtype="float64", gate="safe"
-    )
+    options: dict[str, Any] = {"weights": [3, 1], "k": 4, "dtype": "float64", "method": "safe", "sharpen": 0.2}
+    first = saved(tmp_path / "saved", models / "alpha", models / "beta", **options)
     again = Ensemble.from_pretrained(tmp_path / "saved", cache_dir=cache)
-    assert (again.method, again.k, again.weights, again.options) == ("unite", 4, (0.75, 0.25), {"gate": "safe"})
+    assert (again.method, again.k, again.weights, again.options) == ("safe", 4, (0.75, 0.25), {"sharpen": 0.2})
     assert [(m.name, m.model.dtype, m.chat_template) for m in again.members] == [
         (m.name, m.model.dtype, m.chat_template) for m in first.members
     ]
@@ -78,10 +77,10 @@ def test_what_is_loaded_is_what_was_saved(models: Path, tmp_path: Path, cache: P
 
 
 def test_what_is_said_goes_before_what_is_saved(models: Path, tmp_path: Path, cache: Path) -> None:
-    saved(tmp_path / "saved", models / "alpha", models / "beta", gate="safe", weights=[3, 1], k=4)
+    saved(tmp_path / "saved", models / "alpha", models / "beta", method="safe", sharpen=0.2, weights=[3, 1], k=4)
     load = Ensemble.from_pretrained
     said = load(str(tmp_path / "saved"), k=2, weights=[1, 3], dtype="float64", cache_dir=cache)
-    assert (said.k, said.weights, said.options) == (2, (0.25, 0.75), {"gate": "safe"})
+    assert (said.k, said.weights, said.options) == (2, (0.25, 0.75), {"sharpen": 0.2})
     assert {str(member.model.dtype) for member in said.members} == {"torch.float64"}
     # Settings are a method's own, and go with it.
     assert load(tmp_path / "saved", cache_dir=cache).weights == (0.75, 0.25)
@@ -196,8 +195,7 @@ def test_a_local_member_that_changed_is_refused_with_a_way_out(models: Path, tmp
         ("weights", [0, 0], "weights should be a list with at least one number above 0"),
         ("weights", [1e999, 1], "weights should be null, perplexity, or a list of numbers"),
         ("options", {"cache_dir": "/"}, "options: method unite has no option cache_dir"),
-        ("options", {"gate": ["safe"]}, "options: method unite: gate"),
-        ("options", {"gate": 1}, "options: method unite: gate 1: give a text or None"),
+        ("options", {"think": 1}, "options: method unite: think 1: not one of apart"),
         ("generation", {"stop": [""]}, "generation.stop[0] should be a text that is not empty"),
         ("members", [], "members should be a list of at least 1"),
         ("members", [1], "members[0] should be an object"),
@@ -264,11 +262,10 @@ def test_consent_to_run_code_is_the_users_own(tmp_path: Path) -> None:
 
 
 def test_the_shape_is_published_and_knows_every_key_that_is_written(models: Path, tmp_path: Path) -> None:
-    from ensemble.common.schema import json_schema
     from ensemble.saved.ensemble_json import SavedEnsemble
 
     saved(tmp_path / "saved", models / "alpha", models / "beta")
-    found = json_schema(SavedEnsemble)
+    found = SavedEnsemble.model_json_schema()
     written = content(tmp_path / "saved")
     assert set(written) <= set(found["properties"]) and found["additionalProperties"] is False
     assert all(set(member) <= set(found["$defs"]["SavedMember"]["properties"]) for member in written["members"])

@@ -13,7 +13,6 @@ import pytest
 from advisor.tasks import Task, load_task, templates
 from advisor.tasks.schema import TaskFile
 from advisor.tasks.task import Score, clusters_of
-from ensemble.common.schema import json_schema
 from ensemble.errors import InputError
 from tests import taskfiles
 from tests.logs import write_lines
@@ -454,7 +453,7 @@ def test_a_template_gives_the_same_text_in_either_process(folder: Path, template
 
 def test_the_schema_and_the_documentation_describe_every_key() -> None:
     page = (Path(__file__).parents[1] / "docs" / "how-to" / "own-task.md").read_text(encoding="utf-8")
-    described = json_schema(TaskFile)["properties"]
+    described = TaskFile.model_json_schema()["properties"]
     assert list(described) == list(TaskFile.model_fields)
     for key in TaskFile.model_fields:
         assert f"`{key}`" in page or f"{key}:" in page

@@ -61,7 +61,5 @@ def schema(
     """Print the JSON Schema of a file; those of samples, labels and the pool are of one line."""
     if name not in SCHEMAS:
         raise InputError(f"schema {name}: no schema has this name; give one of {', '.join(SCHEMAS)}")
-    from ensemble.common.schema import json_schema
-
     module, _, model = SCHEMAS[name].partition(":")
-    print(json.dumps(json_schema(getattr(import_module(module), model)), indent=2))
+    print(json.dumps(getattr(import_module(module), model).model_json_schema(), indent=2))

@@ -16,16 +16,18 @@ see :mod:`ensemble.plugins`.
 from __future__ import annotations
 
 import ast
-import math
 import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, fields, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType, NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import ModuleType
+from typing import Any, Literal, get_args, get_type_hints
 
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+
+from ensemble.common.schema import first_fault
 from ensemble.errors import InputError, first_line
 from ensemble.models.spec import THINK, ModelSpec
 from ensemble.plugins import Plugins
@@ -33,6 +35,7 @@ from ensemble.plugins import Plugins
 Level = Literal["token", "span", "response"]
 """What a method combines: probabilities of the next token, spans of a few words, or whole responses."""
 DEFAULT = "unite"
+_STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +151,8 @@ def make_options(name: str, given: Mapping[str, object]) -> Any:
     options = get_module(name).Options
     # Here for all methods, because `--set` takes any YAML, and a saved ensemble any JSON.
     for key, kind in _kinds(options).items():
-        if key in given and not _fits(given[key], kind):
-            raise InputError(f"{key} {given[key]!r}: {_wanted(kind)}", of=f"method {name}")
+        if key in given and (fault := _fault(given[key], kind)) is not None:
+            raise InputError(f"{key} {given[key]!r}: {fault}", of=f"method {name}")
     with plugins().running(name):
         return options(**given)
 
@@ -163,40 +166,15 @@ def _kinds(options: type) -> dict[str, Any]:
         return {}
 
 
-def _fits(value: object, kind: Any) -> bool:
-    """Whether a value is of a type. A type that the methods of this project do not use takes any value."""
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        return any(_fits(value, each) for each in inner)
-    if origin is Literal:
-        return any(type(value) is type(each) and value == each for each in inner)
-    if origin is Sequence:
-        return isinstance(value, list | tuple) and all(_fits(each, inner[0]) for each in value)
-    if kind is float and isinstance(value, float):
-        return math.isfinite(value)
-    if kind in (int, float):
-        # True is an int, too. Of the whole numbers a float holds only those below its largest value.
-        return isinstance(value, int) and not isinstance(value, bool) and (kind is int or abs(value) < 2**1023)
-    return isinstance(value, kind) if kind in (bool, str, NoneType) else True
-
-
-def _wanted(kind: Any) -> str:
-    """What a value that does not fit should be."""
-    if get_origin(kind) is Literal:
-        return f"not one of {', '.join(map(str, get_args(kind)))}"
-    return f"give {_in_words(kind)}"
-
-
-def _in_words(kind: Any) -> str:
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        return " or ".join(map(_in_words, inner))
-    if origin is Literal:
-        return " or ".join(map(str, inner))
-    if origin is Sequence:
-        return f"a list, and in it {_in_words(inner[0])} at each place"
-    words = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text", NoneType: "None"}
-    return words.get(kind, str(kind))
+def _fault(value: object, kind: Any) -> str | None:
+    """What is wrong with a value of a type; None if it fits, or pydantic does not know the type."""
+    try:
+        TypeAdapter(kind, config=_STRICT).validate_python(value)
+    except ValidationError as error:
+        return first_fault(error, value)
+    except PydanticUserError:
+        return None
+    return None
 
 
 def _builtin() -> dict[str, Path]:
