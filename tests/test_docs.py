@@ -30,8 +30,9 @@ from advisor.tasks import list_tasks
 from advisor.tasks.load import find_task
 from advisor.tasks.task_file import read_definition
 from benchmarks import _pages
+from ensemble.common.text import memory
 from ensemble.methods import list_methods, option_fields
-from ensemble.models.memory import gigabytes, need_of
+from ensemble.models.memory import need_of
 from reports.sections.models import MEASURES
 
 pytest_plugins = ["pools"]
@@ -397,8 +398,8 @@ def needs(model: str, kind: str) -> str:
     """A row of the table, computed."""
     count, values = SIZES[model]
     need = need_of(count, 2 * count, values, "bfloat16", KINDS[kind])  # type: ignore[arg-type]
-    memory = gigabytes(need.total(64, 1000))
-    return f"| {model} | {kind} | {gigabytes(need.weights)} | {memory} | {gigabytes(2 * count)} |"
+    in_use = memory(need.total(64, 1000))
+    return f"| {model} | {kind} | {memory(need.weights)} | {in_use} | {memory(2 * count)} |"
 
 
 def test_the_table_is_what_the_estimate_says() -> None:

@@ -14,7 +14,6 @@ import typer
 
 from advisor.commands.command_line import print_json, versions
 from advisor.jobs.dry_run import (
-    memory,
     model_line,
     plan_model,
     plan_together,
@@ -30,7 +29,7 @@ from advisor.options.new_run import DoctorOptions
 from advisor.options.shared import InferenceOptions
 from ensemble.common.background import in_background
 from ensemble.common.files import default_cache_dir, exists
-from ensemble.common.text import visible
+from ensemble.common.text import memory, visible
 from ensemble.models.hub import TOKEN_REFUSED
 from ensemble.plugins import version_of
 

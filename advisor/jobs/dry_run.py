@@ -26,12 +26,12 @@ from advisor.strategies.replay import play, question_of
 from advisor.strategies.self_consistency import SelfConsistency
 from advisor.strategies.strategy import FEWEST_VOTERS, Call, QuestionText, Strategy
 from advisor.tasks.task import Example, Rubric, Task
-from ensemble.common.text import counted, price, visible
+from ensemble.common.text import counted, memory, price, visible
 from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models.choices import ChatTemplate
 from ensemble.models.gguf import check_name
 from ensemble.models.member import Member
-from ensemble.models.memory import gigabytes, rows_that_fit
+from ensemble.models.memory import rows_that_fit
 from ensemble.models.model_files import check_on_hub, check_tokenizer, load_tokenizer, weights_on_hub
 from ensemble.models.prompts import Dialogue, Sourced
 from ensemble.models.spec import Checkpoint, ModelSpec, Price
@@ -468,16 +468,11 @@ def plan_together(plans: Sequence[dict[str, Any]], most: int) -> dict[str, Any] 
     for device, each in _by_device(plans).items():
         # Which models will be chosen is not known yet, so the largest ones count.
         largest = each[:most]
-        memory, free = sum(plan["weights"] for plan in largest), largest[0]["free"]
+        needed, free = sum(plan["weights"] for plan in largest), largest[0]["free"]
         names = [plan["model"] for plan in largest]
-        fits = None if free is None else memory <= free
-        found.append({"device": device, "models": names, "memory": memory, "free": free, "fits": fits})
+        fits = None if free is None else needed <= free
+        found.append({"device": device, "models": names, "memory": needed, "free": free, "fits": fits})
     return max(found, key=lambda each: each["memory"]) if len(plans) > 1 and found else None
-
-
-def memory(count: int | None) -> str:
-    """Bytes, or "unknown"."""
-    return "unknown" if count is None else gigabytes(count)
 
 
 def model_line(plan: Mapping[str, Any]) -> str:

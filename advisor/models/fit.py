@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from advisor.models.server_model import identify_server
+from ensemble.common.text import memory
 from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models.choices import ChatTemplate
 from ensemble.models.hub import cached_file
@@ -106,7 +107,7 @@ def check_candidates(
     is_stored: Callable[[ModelSpec], bool] = lambda _: False,
 ) -> list[str]:
     """Check that candidates fit, each alone and two of them together; return notes on those that do not."""
-    from ensemble.models.memory import gigabytes, in_words
+    from ensemble.models.memory import in_words
 
     fitting: dict[str, list[tuple[int, str, MemoryNeed]]] = {}
     refused: list[tuple[ModelSpec, str]] = []
@@ -140,7 +141,7 @@ def check_candidates(
         if decode_together and len(pair) == 2 and free is not None and sum(need for need, _, _ in pair) > free:
             needs = {name: need for _, name, need in pair}
             notes.append(
-                f"no two models fit on {place} together: the smallest, {in_words(needs)}; {gigabytes(free)} are free. "
+                f"no two models fit on {place} together: the smallest, {in_words(needs)}; {memory(free)} are free. "
                 "Each is profiled alone, and votes work, but no set decodes there"
             )
     return notes
@@ -148,7 +149,7 @@ def check_candidates(
 
 def too_large(needs: Mapping[str, MemoryNeed], device: str, free: int) -> str:
     """Models that do not fit, the memory, and the way out, in one line."""
-    from ensemble.models.memory import gigabytes, in_words
+    from ensemble.models.memory import in_words
 
     them = "it" if len(needs) == 1 else "them"
     # Other quantised weights cannot be rounded again while they are loaded, and GGUF files not at all.
@@ -159,7 +160,7 @@ def too_large(needs: Mapping[str, MemoryNeed], device: str, free: int) -> str:
     else:
         way_out = "take a smaller model" if len(needs) == 1 else "take fewer or smaller models"
     way_out += f", or serve {them}"
-    return f"{in_words(needs)}; {device} has {gigabytes(free)} free: {way_out} (openai:http://HOST:PORT/v1#MODEL)"
+    return f"{in_words(needs)}; {device} has {memory(free)} free: {way_out} (openai:http://HOST:PORT/v1#MODEL)"
 
 
 def place(needs: Mapping[str, int], free: Mapping[str, int], fixed: Mapping[str, str]) -> dict[str, str]:

@@ -262,10 +262,12 @@ def share(value: float | None) -> str:
 
 
 def memory(value: float | None) -> str:
-    """Return bytes: ``640 MB``, ``14.2 GB``."""
+    """Return bytes: ``640 MB``, ``7.6 GB``, ``46 GB``."""
     if value is None:
         return UNKNOWN
-    return f"{value / 1e9:.1f} GB" if value >= 1e9 else f"{value / 1e6:.0f} MB"
+    if value >= 1e9:
+        return f"{value / 1e9:.1f} GB" if value < 1e10 else f"{value / 1e9:.0f} GB"
+    return f"{max(value, 0) / 1e6:.0f} MB"
 
 
 def in_words(count: int) -> str:

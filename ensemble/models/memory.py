@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ensemble.common.text import memory
 from ensemble.errors import InputError, MemberError
 from ensemble.models.spec import resolve_device
 
@@ -170,14 +171,7 @@ def in_words(needs: Mapping[str, MemoryNeed]) -> str:
     span = sizes[0] if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     kinds = "/".join(sorted({each.kind for each in needs.values()}))
     count = next(iter(needs)) if len(needs) == 1 else f"{len(needs)} models"
-    return f"{count} of {span} billion parameters in {kinds}: {gigabytes(sum(each.weights for each in needs.values()))}"
-
-
-def gigabytes(count: float) -> str:
-    """Bytes as people read them, in units of 1,000: "46 GB", "7.6 GB", "12 MB"."""
-    if count >= 1e9:
-        return f"{count / 1e9:.1f} GB" if count < 1e10 else f"{count / 1e9:.0f} GB"
-    return f"{max(count, 0) / 1e6:.0f} MB"
+    return f"{count} of {span} billion parameters in {kinds}: {memory(sum(each.weights for each in needs.values()))}"
 
 
 def check_memory(

@@ -111,8 +111,8 @@ class CachedRunner(LocalRunner):
 
     def take(self, other: LocalRunner) -> None:
         """See :meth:`LocalRunner.take`."""
-        if other.row_count:
-            self._append([(range(other.row_count), cast(CachedRunner, other))])
+        if other._rows:
+            self._append([(range(len(other._rows)), cast(CachedRunner, other))])
 
     def _appender(self, count: int) -> Callable[[Tensor], Tensor]:
         """See :class:`LocalRunner`."""

@@ -66,11 +66,6 @@ class LocalRunner(ABC):
         """Tokens of each row."""
         return [len(row) for row in self._rows]
 
-    @property
-    def row_count(self) -> int:
-        """Rows in the batch."""
-        return len(self._rows)
-
     def admit(self, prompts: Sequence[Ids]) -> Tensor:
         """Append a row for each prompt; return the logits [prompts, V] after each of them."""
         return self.prefill(prompts)[:, -1]

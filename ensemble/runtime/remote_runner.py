@@ -59,11 +59,6 @@ class RemoteRunner:
             # What was told before has fewer.
             self.k, self._told = more, dict
 
-    @property
-    def row_count(self) -> int:
-        """Rows in the batch."""
-        return len(self._rows)
-
     def admit(self, prompts: Sequence[Ids]) -> RemoteRows:
         """See :meth:`ensemble.runtime.local_runner.LocalRunner.admit`."""
         # A new list: the logits of rows that were fed before refer to the old one until the server has answered.
