@@ -81,10 +81,10 @@ def about(
 
 
 for name, options in COMMANDS.items():
-    app.command(name, cls=GroupedOptions)(with_options(name, options))
+    app.command(name, cls=GroupedOptions, short_help=options.__doc__)(with_options(name, options))
 for listing in (tasks, methods, schema):
-    app.command()(listing)
-app.command("lm-eval", context_settings=PASSED_ON, add_help_option=False)(lm_eval)
+    app.command(short_help=listing.__doc__)(listing)
+app.command("lm-eval", short_help=lm_eval.__doc__, context_settings=PASSED_ON, add_help_option=False)(lm_eval)
 
 
 def main() -> None:

@@ -25,8 +25,7 @@ def _lines() -> Iterator[str]:
         yield from (f"## advisor {name}", "", " ".join((command.help or "").split()), "")
         panels: dict[str, list[str]] = {}
         for parameter in command.params:
-            if not getattr(parameter, "hidden", False):
-                panels.setdefault(getattr(parameter, "rich_help_panel", None) or "", []).append(_row(parameter))
+            panels.setdefault(getattr(parameter, "rich_help_panel", None) or "", []).append(_row(parameter))
         for panel in ("", *get_args(Panel)):
             if rows := panels.get(panel):
                 yield from ([f"**{panel}**", ""] if panel else [])

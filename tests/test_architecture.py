@@ -61,6 +61,7 @@ ORDER = [
     "advisor.demo",
     "advisor.commands",
     "advisor.cli",
+    "advisor.__main__",
     "advisor.api",
     "advisor",
 ]

@@ -391,6 +391,25 @@ def test_what_a_library_makes_of_ctrl_c_is_a_stop_and_no_fault(place: Place, mon
     assert (ran.status, ran.line.split(";")[0]) == (130, "advisor: stopped")
 
 
+INTERRUPTED = """
+import os, runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Finder:
+    def find_spec(self, name, *_):
+        if name == sys.argv[-1]:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+runpy.run_module("advisor", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("module", ["advisor.cli", "typer", "advisor.options.shared", "advisor.commands.report"])
+def test_ctrl_c_is_one_line_while_the_modules_are_imported(module: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, "report", module]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "advisor: stopped\n")
+
+
 def test_a_reader_who_has_seen_enough_is_no_error() -> None:
     with subprocess.Popen([*ADVISOR, "tasks"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

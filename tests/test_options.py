@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import math
 import re
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
@@ -176,18 +177,27 @@ def test_each_field_is_an_option_with_a_flag_of_its_own_and_none_is_refused_that
 
 def test_every_command_has_its_parameters_from_its_options() -> None:
     for name, options in COMMANDS.items():
-        assert list(inspect.signature(with_options(name, options)).parameters) == list(options_of(options))
+        made = inspect.signature(with_options(name, options)).parameters
+        assert [each for each in made if each != "help_all"] == list(options_of(options))
         assert callable(getattr(import_module(f"advisor.commands.{name}"), name))
     # These have no options.
     assert len(app.registered_commands) == len(COMMANDS) + len(["tasks", "methods", "schema", "lm-eval"])
 
 
+def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    """What a command prints."""
+    monkeypatch.setattr("sys.argv", ["advisor", *arguments])
+    with suppress(SystemExit):
+        main()
+    return "".join(capsys.readouterr())
+
+
 @pytest.mark.parametrize("command", ["select", "serve", "compare"])
-def test_the_help_has_its_options_below_headings_in_80_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_help_has_its_options_below_headings_in_80_columns(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    (found,) = (each for each in app.registered_commands if each.callback and each.callback.__name__ == command)
-    shown = typer.main.get_command_from_info(found, pretty_exceptions_short=False, rich_markup_mode=None)
-    text = shown.get_help(typer.Context(shown, info_name=command))
+    text = printed(capsys, monkeypatch, command, "--help-all")
     headings = [line[:-1] for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert headings[-1] == "Files and output" and len(headings) > 3
     assert headings == [each for each in ("Arguments", *get_args(Panel)) if each in headings]
@@ -198,6 +208,38 @@ def test_the_help_has_its_options_below_headings_in_80_columns(command: str, mon
     panels = {options: options_of(options) for options in (SelectOptions, CheckOptions)}
     assert panels[CheckOptions]["limit"].panel == panels[SelectOptions]["limit"].panel == "Models and questions"
     assert None not in {each.panel for each in panels[SelectOptions].values()}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_shows_what_most_people_need_and_the_rest_on_request(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = {each.flag for each in options_of(COMMANDS[command]).values() if not each.is_argument}
+    assert len(flags) <= 45
+    shown = printed(capsys, monkeypatch, command, "--help")
+    assert len(shown.splitlines()) <= 60
+    assert len(re.findall("^  --", shown, re.MULTILINE)) <= 16
+    everything = printed(capsys, monkeypatch, command, "--help-all") if "--help-all" in shown else shown
+    assert flags <= set(re.findall(r"--[\w-]+", everything))
+
+
+def test_a_shell_and_a_near_name_know_the_options_that_the_help_hides(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "--seed" not in printed(capsys, monkeypatch, "select", "--help")
+    assert "--seed" in printed(capsys, monkeypatch, "select", "--sed", "1")
+    group: Any = typer.main.get_command(app)
+    context = group.make_context("advisor", ["select"])
+    found = group.commands["select"].shell_complete(context, "--see")
+    assert [each.value for each in found] == ["--seed"]
+
+
+def test_the_first_screen_has_each_description_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = " ".join(printed(capsys, monkeypatch, "--help").split())
+    for options in COMMANDS.values():
+        assert options.__doc__ in words
 
 
 def test_a_run_keeps_the_options_that_change_figures() -> None:

@@ -30,6 +30,10 @@ PACKAGES = ("unite-advisor", "torch", "transformers", "tokenizers", "safetensors
 """The packages whose versions matter in a bug report."""
 _METAVARS = {int: "N", float: "NUMBER", Path: "PATH"}
 _NUMBERS = {int: "a whole number", float: "a number"}
+_MANY = 12
+"""Options of a command above which the rare ones are hidden from ``--help``."""
+_LAST: Panel = "Files and output"
+"""The heading that every command has at its end."""
 _LONGEST_VALUE = 60  # characters of a wrong value in a message
 _LONGEST_CHOICES = 16  # characters; more would take the room of the help texts beside them
 
@@ -38,7 +42,18 @@ class GroupedOptions(TyperCommand):
     """A command whose ``--help`` has a heading for each panel of options, as plain text.
 
     The boxes of typer's own panels leave less than half of 80 columns to the words, and need rich to be imported.
+    Options that few people need are hidden until :meth:`show_all`.
     """
+
+    def show_all(self) -> None:
+        """Hide no option."""
+        for parameter in self.params:
+            parameter.hidden = False  # type: ignore[attr-defined]  # each kind has it
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Complete the names of all options."""
+        self.show_all()
+        return super().shell_complete(ctx, incomplete)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and the options."""
@@ -51,7 +66,7 @@ class GroupedOptions(TyperCommand):
                 # The name without the type.
                 sections["Arguments"].append((parameter.display_name_raw, record[1]))
             else:
-                panel = "Files and output" if parameter.name == "help" else parameter.rich_help_panel or "Options"
+                panel = _LAST if parameter.name == "help" else parameter.rich_help_panel or "Options"
                 sections[panel].append(record)
         for heading, records in sections.items():
             if records:
@@ -66,10 +81,13 @@ def with_options(command: str, options: type[Options]) -> Callable[..., None]:
     """
     fields = {field.name: field for field in dataclasses.fields(options)}
     declared, hints = options_of(options), get_type_hints(options)
-    parameters = [_parameter(fields[name], declared[name], hints[name]) for name in declared]
+    has_many = len(declared) > _MANY
+    parameters = [_parameter(fields[name], declared[name], hints[name], has_many) for name in declared]
+    if has_many:
+        parameters.append(_help_all(len(declared)))
 
     def call(**given: Any) -> None:
-        values = {name: _value(declared[name], fields[name], hints[name], value) for name, value in given.items()}
+        values = {name: _value(declared[name], fields[name], hints[name], given[name]) for name in declared}
         chosen = options(**values)
         if isinstance(chosen, OutputOptions) and command in PROFILING:
             from advisor.progress import Progress
@@ -83,7 +101,7 @@ def with_options(command: str, options: type[Options]) -> Callable[..., None]:
     return call
 
 
-def _parameter(field: dataclasses.Field[Any], option: Option, hint: Any) -> Parameter:
+def _parameter(field: dataclasses.Field[Any], option: Option, hint: Any, has_many: bool) -> Parameter:
     kind, is_optional = _without_none(hint)
     if get_origin(kind) is tuple:
         kind, is_optional = list[get_args(kind)[0]], True  # type: ignore[misc]
@@ -105,9 +123,29 @@ def _parameter(field: dataclasses.Field[Any], option: Option, hint: Any) -> Para
             # An empty text hides it.
             shown["show_default"] = option.shown_default or False
         flags = [option.flag, *filter(None, [option.also])]
-        details = typer.Option(*flags, metavar=metavar, help=option.help, rich_help_panel=option.panel, **shown)
+        shown |= {"rich_help_panel": option.panel, "hidden": has_many and option.is_rare}
+        details = typer.Option(*flags, metavar=metavar, help=option.help, **shown)
     kind = kind | None if is_optional and default is not Parameter.empty else kind
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, details])
+
+
+def _help_all(options: int) -> Parameter:
+    """``--help-all``, which shows the help with all options."""
+
+    def show(context: typer.Context, is_given: bool) -> None:
+        if is_given and isinstance(context.command, GroupedOptions):
+            context.command.show_all()
+            print(context.get_help())
+            raise typer.Exit
+
+    details: Any = typer.Option(
+        "--help-all",
+        is_eager=True,
+        callback=show,
+        help=f"Show all {options} options and exit.",
+        rich_help_panel=_LAST,
+    )
+    return Parameter("help_all", Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, details])
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:

@@ -280,14 +280,19 @@ class ChosenOptions(
 ):
     """What ``run`` and ``serve`` share: what is loaded, and how it decodes."""
 
-    group: str | None = option(None, "The group of the prompt, for a router by groups.", panel="Models and questions")
+    group: str | None = option(
+        None, "The group of the prompt, for a router by groups.", panel="Models and questions", is_rare=True
+    )
     raw: bool = option(False, "Send prompts as they are, and not in the template of the run's task.")
     deterministic: bool = option(
         False,
         "Decode each text by itself, so that it does not depend on the others in bfloat16 and float16; slow.",
         panel="Running models",
+        is_rare=True,
     )
-    no_check_files: bool = option(False, "Load a saved ensemble even if the files of a member have changed.")
+    no_check_files: bool = option(
+        False, "Load a saved ensemble even if the files of a member have changed.", is_rare=True
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -315,10 +320,11 @@ class RunOptions(ChosenOptions, panel="Decoding"):
         1.0,
         "Draw from the most likely tokens that have this probability together.",
         within=Range("a number above 0, up to 1", above=0, most=1),
+        is_rare=True,
     )
     stream: bool = option(False, "Print the text while it is written.")
-    trace: bool = option(False, "Show the candidates of every member at every step.")
-    answer: bool = option(False, "Print only the answer that the task's metric reads in the text.")
+    trace: bool = option(False, "Show the candidates of every member at every step.", is_rare=True)
+    answer: bool = option(False, "Print only the answer that the task's metric reads in the text.", is_rare=True)
 
     def __post_init__(self) -> None:
         if self.models and self.prompt is None:
@@ -335,22 +341,9 @@ class RunOptions(ChosenOptions, panel="Decoding"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions(ChosenOptions, panel="Server"):
-    """Serve the recommended strategy of a run, or any models that decode together, to clients of OpenAI's API."""
+class RequestLimitOptions(Options, panel="Server", are_rare=True):
+    """What requests may take of the server."""
 
-    max_new_tokens: int | None = changed(
-        TextOptions, "max_new_tokens", help="The limit for requests that name none. Default: as in the run."
-    )
-    stop: tuple[str, ...] = changed(
-        TextOptions, "stop", help="A stop string for requests that name none. Default: as in the run."
-    )
-    host: str = option("127.0.0.1", "The address to listen on; only this machine reaches 127.0.0.1.")
-    port: int = option(
-        8000, "The port; 0 takes a free one.", within=Range("a number from 0 to 65535", least=0, most=65535)
-    )
-    name: str | None = option(None, "The name of the model in requests. Default: the run's folder.")
-    api_key_file: Path | None = option(None, "A file with the key. Default: $ADVISOR_API_KEY, or no key.")
-    batch_size: int | None = changed(InferenceOptions, "batch_size", help="The number of texts in a batch, or auto.")
     max_texts: int = option(64, "Texts that may run or wait; further ones get status 429.", within=AT_LEAST_1)
     request_max_new_tokens: int = option(4096, "The highest limit that a request may set.", within=AT_LEAST_1)
     most_prompt_tokens: int | None = option(
@@ -375,3 +368,22 @@ class ServeOptions(ChosenOptions, panel="Server"):
         "Seconds after which a strategy goes on without a model's answer.",
         within=AT_LEAST_1,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions(RequestLimitOptions, ChosenOptions, panel="Server"):
+    """Serve the recommended strategy of a run, or any models that decode together, to clients of OpenAI's API."""
+
+    max_new_tokens: int | None = changed(
+        TextOptions, "max_new_tokens", help="The limit for requests that name none. Default: as in the run."
+    )
+    stop: tuple[str, ...] = changed(
+        TextOptions, "stop", help="A stop string for requests that name none. Default: as in the run."
+    )
+    host: str = option("127.0.0.1", "The address to listen on; only this machine reaches 127.0.0.1.")
+    port: int = option(
+        8000, "The port; 0 takes a free one.", within=Range("a number from 0 to 65535", least=0, most=65535)
+    )
+    name: str | None = option(None, "The name of the model in requests. Default: the run's folder.")
+    api_key_file: Path | None = option(None, "A file with the key. Default: $ADVISOR_API_KEY, or no key.")
+    batch_size: int | None = changed(InferenceOptions, "batch_size", help="The number of texts in a batch, or auto.")

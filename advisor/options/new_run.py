@@ -25,6 +25,7 @@ from advisor.options.shared import (
     QuestionOptions,
     SeedOptions,
     VerificationOptions,
+    VoterOptions,
 )
 from ensemble.errors import InputError
 
@@ -72,7 +73,7 @@ class LogChoiceOptions(Options, panel="Models and questions"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WholeRunOptions(Options, panel="Files and output"):
+class WholeRunOptions(Options, panel="Files and output", are_rare=True):
     """What is left out, numbers instead of models, and where the result goes."""
 
     no_verify: bool = option(
@@ -90,7 +91,7 @@ class WholeRunOptions(Options, panel="Files and output"):
         metavar="FILE",
         **LOGS,
     )
-    out: Path | None = option(None, "The run folder. Default: runs/TASK.", **MEANS)
+    out: Path | None = option(None, "The run folder. Default: runs/TASK.", is_rare=False, **MEANS)
     force: bool = option(False, "Replace a run with other settings in this folder.", **MEANS)
 
 
@@ -147,7 +148,7 @@ class LabelOptions(
     CacheOptions,
     TableOptions,
     InferenceOptions,
-    LimitsOptions,
+    VoterOptions,
     LogChoiceOptions,
     LogsOptions,
     SeedOptions,

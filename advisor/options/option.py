@@ -66,6 +66,8 @@ class Option:
     also: str | None = None  # a second flag with the same meaning
     is_argument: bool = False  # it has a place on the command line instead of a flag
     panel: Panel | None = None  # its heading in ``--help``; None for that of its class
+    # Of a command with many options only ``--help-all`` shows it; None for what its class says.
+    is_rare: bool | None = None
     metavar: str | None = None  # the name of its value in ``--help``; None for the type
     shown_default: str | None = None  # its default in ``--help``; None for the value
     is_setting: bool = True  # it changes figures of a result, so a run folder keeps it
@@ -102,15 +104,17 @@ def changed(group: type[Options], name: str, **changes: Any) -> Any:
 class Options:
     """The base of all options: values are checked when they are put together.
 
-    A class states the heading of its options in ``--help``: ``class LogsOptions(Options, panel="Logs")``. An InputError
-    says that a value is out of range, or that an option has no effect with the others.
+    A class states the heading of its options in ``--help``, and whether only ``--help-all`` shows them: ``class
+    LogsOptions(Options, panel="Logs", are_rare=True)``. An InputError says that a value is out of range, or that an
+    option has no effect with the others.
     """
 
-    def __init_subclass__(cls, panel: Panel | None = None) -> None:
+    def __init_subclass__(cls, panel: Panel | None = None, are_rare: bool = False) -> None:
         super().__init_subclass__()
         for field in vars(cls).values():
             if isinstance(field, dataclasses.Field) and (option := field.metadata.get(_METADATA)) is not None:
-                stated = dataclasses.replace(option, panel=option.panel or panel)
+                is_rare = are_rare if option.is_rare is None else option.is_rare
+                stated = dataclasses.replace(option, panel=option.panel or panel, is_rare=is_rare)
                 field.metadata = MappingProxyType({_METADATA: stated})
 
     def __post_init__(self) -> None:

@@ -46,18 +46,18 @@ class OutputOptions(Options, panel="Files and output"):
     """What a command prints."""
 
     as_json: bool = option(False, "Print the result as JSON, and nothing else, on standard output.", "--json", **MEANS)
-    quiet: bool = option(False, "Show no progress, notes and tables. The report has the notes.", **MEANS)
+    quiet: bool = option(False, "Show no progress, notes and tables. The report has the notes.", is_rare=True, **MEANS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CacheOptions(Options, panel="Files and output"):
+class CacheOptions(Options, panel="Files and output", are_rare=True):
     """Where responses are kept."""
 
     cache_dir: Path | None = option(None, "The folder of responses that later runs use again.", **MEANS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrustOptions(Options, panel="Permissions"):
+class TrustOptions(Options, panel="Permissions", are_rare=True):
     """Which models may run code."""
 
     trust_remote_code: tuple[str, ...] = option(
@@ -73,7 +73,7 @@ class PoolOptions(TrustOptions, panel="Models and questions"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodeOptions(Options, panel="Permissions"):
+class CodeOptions(Options, panel="Permissions", are_rare=True):
     """Whether programs run that models wrote."""
 
     allow_code_execution: bool = option(
@@ -85,7 +85,7 @@ class CodeOptions(Options, panel="Permissions"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedOptions(Options, panel="Models and questions"):
+class SeedOptions(Options, panel="Models and questions", are_rare=True):
     """The seed of draws."""
 
     seed: int = option(0, "The seed of every draw.", within=AT_LEAST_0, **ANSWERS)
@@ -97,12 +97,17 @@ class TaskOptions(Options, panel="Models and questions"):
 
     task: str | None = option(None, "The name of a task, or a task file.", metavar="TASK", **ANSWERS)
     data: Path | None = option(
-        None, "A folder with the task's data, looked in before the hub and the task file's folder.", **MODELS
+        None,
+        "A folder with the task's data, looked in before the hub and the task file's folder.",
+        is_rare=True,
+        **MODELS,
     )
     limit: int | None = option(
         None, "The number of questions of each split.", within=Range("at least 1 question", least=1), **MODELS
     )
-    shots: int | None = option(None, "The number of demonstrations before each question.", within=AT_LEAST_0, **MODELS)
+    shots: int | None = option(
+        None, "The number of demonstrations before each question.", within=AT_LEAST_0, is_rare=True, **MODELS
+    )
 
     def needed_task(self) -> str:
         """The task; InputError if none is given."""
@@ -157,6 +162,7 @@ class LogsOptions(Options, panel="Logs"):
         "The column or the field of a role, for example question=prompt, score=exact_match, cluster=passage, or "
         "models=GLOB,... for a table with one column per model; task=GLOB takes one of several evaluations.",
         metavar="ROLE=NAME",
+        is_rare=True,
         **LOGS,
     )
 
@@ -166,6 +172,7 @@ class LogsOptions(Options, panel="Logs"):
         "empty cell), or the worst and the best of a scale, such as 1-5.",
         also="--score-range",
         metavar="VALUE=SCORE,...",
+        is_rare=True,
         **LOGS,
     )
 
@@ -192,18 +199,29 @@ class LabelsOptions(Options, panel="Models and questions"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LimitsOptions(Options, panel="Limits"):
-    """The limits of sets and votes."""
+class VoterOptions(Options, panel="Limits", are_rare=True):
+    """Which models vote."""
 
     max_gap: float | None = option(
         None, "Points that a member may be worse than the best model.", shown_default="10; 15 for votes", within=PERCENT
     )
+    max_voters: int = option(5, "The maximum number of models in a vote.", within=AT_LEAST_1, **ANSWERS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_voters == 2:
+            raise InputError("--max-voters 2: a vote needs 3 models; give 3 or more, or 1 for no vote")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitsOptions(VoterOptions, panel="Limits", are_rare=True):
+    """The limits of sets and votes, and which strategies may be recommended."""
+
     max_length_ratio: float = option(
         2.0, "How many times longer or shorter a member's responses may be.", within=Range("a ratio of at least 1", 1)
     )
     # A set of one asks which model is the best, without an ensemble.
     max_models: int = option(3, "The maximum number of members.", within=AT_LEAST_1)
-    max_voters: int = option(5, "The maximum number of models in a vote.", within=AT_LEAST_1, **ANSWERS)
     min_gain: float | None = option(
         None,
         "Points that a strategy with more than one model or call must gain.",
@@ -214,20 +232,17 @@ class LimitsOptions(Options, panel="Limits"):
     within: float | None = option(
         None,
         "Recommend the cheapest strategy at most this many points below the best one.",
+        is_rare=False,
         within=PERCENT,
         **ANSWERS,
     )
     budget: float | None = option(
         None,
         "Recommend a strategy that costs at most this many dollars for 1,000 questions.",
+        is_rare=False,
         within=Range("dollars above 0 for 1,000 questions", above=0),
         **ANSWERS,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_voters == 2:
-            raise InputError("--max-voters 2: a vote needs 3 models; give 3 or more, or 1 for no vote")
 
     @property
     def rules(self) -> Limits:
@@ -238,7 +253,7 @@ class LimitsOptions(Options, panel="Limits"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightOptions(Options, panel="Decoding"):
+class WeightOptions(Options, panel="Decoding", are_rare=True):
     """How members' distributions are joined."""
 
     k: int = option(10, "Candidate tokens of each member in a step.", within=AT_LEAST_1, **VERIFIED)
@@ -258,14 +273,14 @@ class WeightOptions(Options, panel="Decoding"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodingOptions(WeightOptions, panel="Decoding"):
+class DecodingOptions(WeightOptions, panel="Decoding", are_rare=True):
     """How a set decodes."""
 
     method: str = option("unite", "How the set decodes; see advisor methods.", **VERIFIED)
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerificationOptions(Options, panel="Choosing and verifying"):
+class VerificationOptions(Options, panel="Choosing and verifying", are_rare=True):
     """How a set is chosen and verified, and which strategies with new calls are compared with it."""
 
     until_sure: bool = option(False, "Ask held-out questions in batches until the test shows a difference.", **VERIFIED)
@@ -292,14 +307,17 @@ class VerificationOptions(Options, panel="Choosing and verifying"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InferenceOptions(Options, panel="Running models"):
+class InferenceOptions(Options, panel="Running models", are_rare=True):
     """How models are loaded and generate."""
 
     max_new_tokens: int | None = option(
         None, "The maximum number of tokens of a response.", within=AT_LEAST_1, **MODELS
     )
     device: str = option(
-        "auto", "cpu, cuda, cuda:1, mps, ..., or auto: CUDA, MPS or the CPU, the first that is there.", **MODELS
+        "auto",
+        "cpu, cuda, cuda:1, mps, ..., or auto: CUDA, MPS or the CPU, the first that is there.",
+        is_rare=False,
+        **MODELS,
     )
     dtype: str = option("auto", "auto, float32, bfloat16, ...", one_of=DTYPES, **MODELS)
     batch_size: int | None = option(
@@ -315,7 +333,7 @@ class InferenceOptions(Options, panel="Running models"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterOptions(Options, panel="Running models"):
+class ClusterOptions(Options, panel="Running models", are_rare=True):
     """On which machines models run."""
 
     engine: EngineName = option(
@@ -331,10 +349,12 @@ class ClusterOptions(Options, panel="Running models"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadingOptions(Options, panel="Running models"):
+class LoadingOptions(Options, panel="Running models", are_rare=True):
     """How models of a run are loaded; None for what the run says."""
 
-    device: str | None = option(None, "auto, cpu, cuda, cuda:1, mps, ... Default: as in the run, or auto.", **MODELS)
+    device: str | None = option(
+        None, "auto, cpu, cuda, cuda:1, mps, ... Default: as in the run, or auto.", is_rare=False, **MODELS
+    )
     dtype: str | None = option(None, "auto, float32, bfloat16, ... Default: as in the run.", one_of=DTYPES, **MODELS)
     chat_template: ChatTemplate | None = option(
         None, "auto, always or never. Default: as in the run.", one_of=CHAT_TEMPLATES, **MODELS

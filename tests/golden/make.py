@@ -210,7 +210,10 @@ def help_texts(case: Case) -> None:
     for words in ([], *([name] for name in commands.commands)):
         name = " ".join(["advisor", *words])
         if words != ["lm-eval"]:  # that is lm-eval's own
-            case.printed[name] = case.advisor(*words, "--help").replace(str(ROOT), "PROJECT").splitlines()
+            shown = case.advisor(*words, "--help")
+            if "--help-all" in shown:
+                shown = case.advisor(*words, "--help-all")
+            case.printed[name] = shown.replace(str(ROOT), "PROJECT").splitlines()
 
 
 FORMATS = ("pool", "lm_eval", "inspect", "helm", "every_eval_ever", "table")
