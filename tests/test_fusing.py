@@ -222,7 +222,7 @@ def test_a_fusion_has_its_own_answers_and_the_price_of_all_its_calls() -> None:
     costs = row.calls_per_question, row.tokens_per_question, row.seconds_per_question
     assert costs == pytest.approx((3.0, 30.0, 0.3))
     assert row.price_per_1000 == pytest.approx(1000 / N * 3 * (4000 * 1.0 + 400 * 10.0) / 1e6)
-    assert one.profile.accuracy == 100
+    assert one.replay.profile.accuracy == 100
     assert one.gain.points > 0
     assert one.ceiling is None
 

@@ -464,4 +464,4 @@ def test_each_strategy_serves_the_texts_that_were_verified(
             served = [
                 client.completions.create(model="demo", prompt=prompt).choices[0].text for prompt in prompts[:ASKED]
             ]
-        assert served == [answer.text for answer in result.profile.answers[:ASKED]], name
+        assert served == [answer.text for answer in result.replay.profile.answers[:ASKED]], name

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -153,7 +154,7 @@ def test_groups_of_questions_have_a_router_that_knows_the_best_model_of_each() -
     assert "b answers y; a answers all other groups, and prompts that come without --group NAME" in (
         router.strategy.describe()
     )
-    assert router.profile.accuracy == 100
+    assert router.replay.profile.accuracy == 100
     assert costs_of(router) == (1, 10, 2)
 
 
@@ -172,7 +173,7 @@ def test_several_responses_of_the_best_model_are_a_strategy() -> None:
     draws = {"a": ["112", "121", "211"]}
     found = by_name(compared({"a": "112", "b": "2"}, {"a": "112", "b": "2"}, draws=draws))
     own = found["self_consistency a"]
-    assert (own.strategy.responses_per_member, own.profile.accuracy, costs_of(own)[0]) == (3, 100, 3)
+    assert (own.strategy.responses_per_member, own.replay.profile.accuracy, costs_of(own)[0]) == (3, 100, 3)
 
 
 def test_members_of_different_questions_are_refused() -> None:
@@ -216,7 +217,7 @@ def test_the_learned_vote_is_tested_alone_and_the_other_votes_and_routers_by_hol
     (advised,) = (each for each in results if each.strategy.name == "learned_vote")
     assert advised.figures.p_adjusted == advised.gain.p_no_gain
     others = [each for each in results if each is not advised]
-    assert len({each.takes for each in others}) == len(others) > 1
+    assert len({each.replay.takes for each in others}) == len(others) > 1
     adjusted = [each.figures.p_adjusted for each in others]
     assert adjusted == pytest.approx(holm([each.gain.p_no_gain for each in others]))
 
@@ -311,7 +312,7 @@ def test_the_set_that_decodes_together_is_compared_as_the_others_and_comes_last_
     results = compared({"a": "1", "b": "12"}, {"a": "1", "b": "12"}, together=sets)
     assert [each.strategy.name for each in results] == ["single", "unite"]
     unite = by_name(results)["unite a+b"]
-    assert (unite.gain.points, unite.takes, unite.figures.calls_per_question) == (0, (), 2)
+    assert (unite.gain.points, unite.replay.takes, unite.figures.calls_per_question) == (0, (), 2)
     # Both members compute each of the ten tokens.
     assert (unite.figures.tokens_per_question, unite.figures.seconds_per_question) == (20, 2)
     assert recommended(results).key == Single(("a",))  # type: ignore[union-attr]
@@ -325,7 +326,7 @@ def result_of_strategy(strategy: Strategy, points: float, calls: float = 1.0) ->
     ends = gain.interval()
     gains = {"measured_gain": points, "measured_gain_ci": ends, "expected_gain": points, "expected_gain_ci": ends}
     figures = StrategyFigures(**strategy_json(strategy), **row, **gains, calls_per_question=calls)
-    return StrategyResult(strategy, figures, answers, (), gain)
+    return StrategyResult(figures, Replay(answers), np.zeros((1, N)), gain)
 
 
 def changed(result: StrategyResult, **figures: Any) -> StrategyResult:
@@ -640,7 +641,7 @@ def test_the_samples_say_whose_response_the_recommended_strategy_takes() -> None
     own = recommended_of(advice, Compared((vote,)))
     profiles = list(held_out.profiles.values())
     lines = [written(each) for each in samples_of(held_out.task, "held_out", profiles, recommended=own)]
-    for line, (taken, _) in zip(lines, vote.takes, strict=True):
+    for line, (taken, _) in zip(lines, vote.replay.takes, strict=True):
         response = line["responses"][line["recommended"]["model"]]
         assert line["recommended"]["model"] == taken
         assert (line["recommended"]["extracted"], line["recommended"]["score"]) == (
@@ -657,7 +658,7 @@ def test_no_vote_or_router_is_predicted_to_gain_more_than_its_models_know(held_o
     alone = dict(zip("abcd", held_out, strict=False))
     results = compared(alone, alone)
     for result in results:
-        if result.figures.predicted_gain is None or not result.takes:
+        if result.figures.predicted_gain is None or not result.replay.takes:
             continue
         name = result.figures.best_single_model or ""
         best = scores(profile(name, task("held_out"), alone[name]))

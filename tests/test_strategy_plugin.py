@@ -14,7 +14,7 @@ from test_serving_strategies import Says
 
 import advisor.strategies
 from advisor.advice.comparison import compare_strategies, expected_gain
-from advisor.records import Answer, Limits, Profile
+from advisor.records import Answer, Profile
 from advisor.run.asking import Answerer
 from advisor.run.folder import Run
 from advisor.run.plan import StrategyPlan, figures_to_strategy
@@ -130,4 +130,4 @@ def test_sets_are_ordered_by_the_expected_gain_of_the_report() -> None:
     )
     results = compare_strategies(dev, held_out, can_vote=False).results
     shown = next(each for each in results if each.strategy == unite)
-    assert expected_gain(unite, dev, held_out, Limits()) == shown.figures.expected_gain != shown.gain.points
+    assert expected_gain(unite, dev, held_out) == shown.figures.expected_gain != shown.gain.points

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from scipy import stats
 from threadpoolctl import threadpool_limits
 
 from advisor.advice.gain import (
-    CrossFitted,
     Gain,
     ceiling_of,
     cross_fit,
@@ -34,7 +33,6 @@ from advisor.advice.sequential import corrected_p
 from advisor.records import ALPHA, Limits, Profile, Shown
 from advisor.run.figures import StrategyKey
 from advisor.run.result import (
-    GroupFigures,
     InterimAnalysis,
     OracleGain,
     StrategyFigures,
@@ -73,28 +71,33 @@ _MOVED = 0.01
 
 @dataclass(frozen=True, slots=True)
 class StrategyResult:
-    """A strategy on the held-out questions: its answers, and its row in ``result.json``.
+    """What a strategy answers to the questions that judge it, and its row in ``result.json``.
 
     Attributes:
-        strategy: The strategy, as all questions teach it.
         figures: Its row.
-        profile: Its answers to the held-out questions. Of a strategy that learns from these questions, those
-            that other questions taught.
-        takes: The reply that each question takes; empty for a strategy that writes new texts.
-        shown: What the test shows after its correction: a gain, a loss, or nothing yet.
+        replay: Its answers to the held-out questions. Of a strategy that learns from these questions, those that
+            other questions taught.
+        differences: Its scores minus those of the best single model, repeats by questions.
         gain: Its gain over the best single model, from all questions: cross-fitted, unless it writes new texts.
+        judged: The reply that each question takes, of all that judge it; empty unless it is cross-fitted.
+        shown: What the test shows after its correction: a gain, a loss, or nothing yet.
         ceiling: What it can gain at most; None if it is not bounded by its models' answers, or has one model.
         warnings: What the mean over all questions hides, by their groups, each a sentence.
     """
 
-    strategy: Strategy
     figures: StrategyFigures
-    profile: Profile
-    takes: tuple[Choice, ...]
+    replay: Replay
+    differences: Floats
     gain: Gain
+    judged: tuple[Choice, ...] = ()
     shown: Shown = "not_yet"
     ceiling: OracleGain | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy, as all questions teach it."""
+        return self.figures.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
     """
     if not held_out.profiles:
         return Compared()
-    evidence = _Evidence(dev, held_out, rules)
+    evidence = _Evidence(dev, held_out, seed)
     teach = partial(training_data, rules=rules, can_vote=can_vote, distinct=distinct_models(evidence.questions))
 
     everything = teach(evidence.questions)
@@ -147,38 +150,13 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
             for kind, found in every.items()
         }
         fitted = list(cross_fit(offered, evidence.questions, teach))
-    singles = dict.fromkeys((evidence.best, *evidence.cheaper(held_out)))
-    answers = [evidence.single(name, held_out) for name in singles]
-    answers += [evidence.anew(each, dev, held_out) for each in held_out.written]
-    for strategy, found in fitted:
+    found = [evidence.single(name) for name in dict.fromkeys((evidence.best, *evidence.cheaper()))]
+    found += [evidence.written(each) for each in held_out.written]
+    for strategy, answered, differences in fitted:
         # A router that sends all questions to one model is this model.
-        if not strategy.LEARNS or strategy.COUNTS or len(set(found.answered.takes)) > 1:
-            # What learned a question by heart is shown by what the others taught.
-            own = None if strategy.LEARNS else replay(strategy, held_out)
-            answers.append(evidence.on_held_out(strategy, found, own))
-    gains = [evidence.gain(each) for each in answers]
-    drawn = next((each for each in answers if each.strategy.KIND == SelfConsistency.KIND), None)
-    correct = float if look is None else partial(corrected_p, look)
-    better = _adjusted(answers, [correct(gain.p_no_gain) for gain in gains])
-    worse = _adjusted(answers, [correct(gain.p_no_loss) for gain in gains])
-    results = []
-    for each, gain, p_no_gain, p_no_loss in zip(answers, gains, better, worse, strict=True):
-        shown: Shown = "not_yet"
-        if p_no_gain is not None and p_no_loss is not None:
-            shown = "yes" if p_no_gain <= ALPHA else "no" if p_no_loss <= ALPHA else "not_yet"
-        groups, warnings = evidence.groups(each)
-        predicted = evidence.predicted(each.strategy, gain)
-        is_bounded = each.held_out.takes and all(draw is None for _, draw in each.held_out.takes)
-        # What takes an answer that a model gave alone gains no more than the best of them.
-        ceiling = evidence.ceiling(each.strategy.members) if is_bounded else None
-        updated = evidence.updated(each, gain, predicted, ceiling)
-        tested: dict[str, Any] = {"p_adjusted": p_no_gain, "groups": groups or None}
-        expected = _expected(each.strategy, gain, predicted, updated, ceiling, evidence.best)
-        if drawn is not None and each is not drawn and not isinstance(each.strategy, Single):
-            over_draws = evidence.gain_over(drawn, each)
-            tested |= {"over_draws": over_draws.points, "over_draws_ci": over_draws.interval()}
-        result = _result(each, gain, held_out, evidence.best, seed, **tested, **expected)
-        results.append(replace(result, shown=shown, ceiling=ceiling, warnings=warnings))
+        if not strategy.LEARNS or strategy.COUNTS or len(set(answered.takes)) > 1:
+            found.append(evidence.cross_fitted(strategy, answered, differences))
+    results = evidence.over_draws(_corrected(found, look))
     results.sort(key=_best_first)
     no_vote = "" if len(evidence.models) < 2 else _no_vote(len(everything.voters), rules, can_vote=can_vote)
     not_compared = tuple(
@@ -228,14 +206,11 @@ def _no_vote(voters: int, rules: Limits, *, can_vote: bool) -> str:
     return f"a vote takes {FEWEST_VOTERS} models, and {close} within {rules.vote_gap:g} points of the best one"
 
 
-def expected_gain(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSplit, rules: Limits = Limits()) -> float:
+def expected_gain(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSplit) -> float:
     """The gain to expect of a set that decodes together, in points, as :func:`compare_strategies` reports it."""
     if strategy not in held_out.written:
         raise UniteError(f"{strategy}: its answers to the held-out questions are not known")
-    evidence = _Evidence(dev, held_out, rules)
-    answered = evidence.anew(strategy, dev, held_out)
-    gain = evidence.gain(answered)
-    return (evidence.updated(answered, gain, evidence.predicted(strategy, gain), None) or gain).points
+    return _Evidence(dev, held_out).written(strategy).figures.expected_gain or 0.0
 
 
 def compare_by_labels(
@@ -253,17 +228,16 @@ def compare_by_labels(
     baseline = held_out.profiles[single]
     for each in (strategy, Single((single,))):
         replayed = replay_all(each, held_out)
-        found = _Answers(each, replayed, (scores(replayed.profile) - scores(baseline))[None])
         codes = codes_of((replayed.profile, baseline))
-        gain = gain_by_labels(
-            scores(replayed.profile), scores(baseline), codes[0] != codes[1], labelled, clusters_of(held_out.task)
-        )
-        is_tested = not isinstance(each, Single)
-        shown: Shown = "yes" if gain.p_no_gain <= ALPHA else "no" if gain.p_no_loss <= ALPHA else "not_yet"
-        expected = _expected(each, gain, None, None, None, single)
-        tested = {"p_adjusted": gain.p_no_gain} if is_tested else {}
-        result = _result(found, gain, held_out, single, 0, **tested, **expected)
-        results.append(replace(result, shown=shown) if is_tested else result)
+        own, best = scores(replayed.profile), scores(baseline)
+        gain = gain_by_labels(own, best, codes[0] != codes[1], labelled, clusters_of(held_out.task))
+        figures = {"cross_fitted": True, **_expected(each, gain, None, None, None, single)}
+        shown: Shown = "not_yet"
+        if not isinstance(each, Single):
+            shown = _shown(gain.p_no_gain, gain.p_no_loss)
+            figures["p_adjusted"] = gain.p_no_gain
+        row = _row(each, replayed, gain, held_out, single, **figures)
+        results.append(StrategyResult(row, replayed, (own - best)[None], gain, shown=shown))
     results.sort(key=_best_first)
     return tuple(results)
 
@@ -274,20 +248,6 @@ def _best_first(result: StrategyResult) -> tuple[float, int, int]:
     return -gain, strategy.SIMPLICITY, len(strategy.members)
 
 
-class _Answers(NamedTuple):
-    """A strategy's answers before they are compared; see :class:`StrategyResult`.
-
-    ``differences`` are those to the best single model, repeats by questions, and ``takes`` are what it takes on all
-    questions that judge. What ``is_written`` is a new text.
-    """
-
-    strategy: Strategy
-    held_out: Replay
-    differences: Floats
-    takes: tuple[Choice, ...] = ()
-    is_written: bool = False
-
-
 class _Evidence:
     """The answers of the single models to the dev and the held-out questions together.
 
@@ -295,8 +255,8 @@ class _Evidence:
     is the most accurate model on them.
     """
 
-    def __init__(self, dev: AnsweredSplit, held_out: AnsweredSplit, rules: Limits) -> None:
-        self._rules = rules
+    def __init__(self, dev: AnsweredSplit, held_out: AnsweredSplit, seed: int = 0) -> None:
+        self._on_dev, self._held_out, self._seed = dev, held_out, seed
         self.models = [name for name in held_out.profiles if name in dev.profiles]
         splits = [[split.profiles[name] for name in self.models] for split in (dev, held_out)]
         for profiles in splits:
@@ -304,9 +264,8 @@ class _Evidence:
         learned, judged = (np.stack([scores(profile) for profile in profiles]) for profiles in splits)
         self.moved = _moved((learned, dev.task), (judged, held_out.task))
         self._tasks: tuple[Task, ...] = (dev.task, held_out.task)
-        self._learned = dev.profiles
         if self.moved is not None:
-            learned, self._tasks, self._learned = learned[:, :0], (held_out.task,), {}
+            learned, self._tasks = learned[:, :0], (held_out.task,)
             splits = splits[1:]
         self._whole = [
             Profile(name, sum((split[n].answers for split in splits), ())) for n, name in enumerate(self.models)
@@ -328,10 +287,10 @@ class _Evidence:
             replace(held_out.task, examples=examples), dict(zip(self.models, self._whole, strict=True)), draws=draws
         )
 
-    def cheaper(self, held_out: AnsweredSplit) -> Iterator[str]:
+    def cheaper(self) -> Iterator[str]:
         """The models that are better than all that cost less, by their prices; none if the prices are not known."""
-        spent = [Spent.of([(held_out.profiles[name], None)]) for name in self.models]
-        prices = [own.price(held_out.prices.get(name)) for name, own in zip(self.models, spent, strict=True)]
+        spent = [Spent.of([(self._held_out.profiles[name], None)]) for name in self.models]
+        prices = [own.price(self._held_out.prices.get(name)) for name, own in zip(self.models, spent, strict=True)]
         accuracies = self._scores.mean(axis=1).round(9)
         known = [
             (price, -accuracy, name)
@@ -344,50 +303,70 @@ class _Evidence:
                 best = -accuracy
                 yield name
 
-    def single(self, name: str, held_out: AnsweredSplit) -> _Answers:
+    def single(self, name: str) -> StrategyResult:
         """A single model; the best one gains nothing over itself."""
-        strategy, n = Single((name,)), len(held_out.task.examples)
-        own = Replay(held_out.profiles[name], ((name, None),) * n, {(name, None): np.ones(n, dtype=np.bool_)})
-        return _Answers(strategy, own, (self._scores[self.models.index(name)] - self._baseline)[None])
+        n = len(self._held_out.task.examples)
+        asked: dict[Choice, NDArray[np.bool_]] = {(name, None): np.ones(n, dtype=np.bool_)}
+        found = Replay(self._held_out.profiles[name], ((name, None),) * n, asked)
+        return self._result(Single((name,)), found, (self._scores[self.models.index(name)] - self._baseline)[None])
 
-    def anew(self, strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSplit) -> _Answers:
+    def written(self, strategy: Strategy) -> StrategyResult:
         """A strategy that writes new texts, or a router, which chose on dev questions, too."""
-        found = held_out.written[strategy]
-        on_dev = dev.written.get(strategy) if self._dev else None
+        found = self._held_out.written[strategy]
+        on_dev = self._on_dev.written.get(strategy) if self._dev else None
         own = np.concatenate([scores(each.profile) for each in (on_dev, found) if each is not None])
-        return _Answers(strategy, found, (own - self._baseline[-len(own) :])[None], is_written=True)
+        return self._result(strategy, found, (own - self._baseline[-len(own) :])[None], cross_fitted=False)
 
-    def on_held_out(self, strategy: Strategy, found: CrossFitted, own: Replay | None) -> _Answers:
-        """A strategy that is cross-fitted, with its `own` answers to the held-out questions, or those of its parts."""
-        places = range(self._dev, self._scores.shape[1])
-        held_out = own or found.answered.part(places)
-        return _Answers(strategy, held_out, found.differences, takes=found.answered.takes)
+    def cross_fitted(self, strategy: Strategy, answered: Replay, differences: Floats) -> StrategyResult:
+        """A strategy that other questions taught, with these answers to all that judge it."""
+        # What learned a question by heart is shown by what the others taught.
+        own = None if strategy.LEARNS else replay(strategy, self._held_out)
+        parts = own or answered.part(range(self._dev, self._scores.shape[1]))
+        return replace(self._result(strategy, parts, differences), judged=answered.takes)
 
-    def gain(self, answered: _Answers) -> Gain:
-        """The gain of a strategy."""
-        return cross_fitted_gain(answered.differences, self._clusters_of(answered))
-
-    def gain_over(self, other: _Answers, answered: _Answers) -> Gain:
-        """The gain of a strategy over another one that is cross-fitted."""
-        if answered.is_written:
-            own = (scores(answered.held_out.profile) - scores(other.held_out.profile))[None]
-        else:
-            own = answered.differences - other.differences
-        return self.gain(answered._replace(differences=own))
-
-    def _clusters_of(self, answered: _Answers) -> list[str] | None:
-        """The clusters of the questions that judge a strategy: of all, or of those that it answered, the last ones."""
-        return None if self._clusters is None else list(self._clusters)[-answered.differences.shape[1] :]
-
-    def updated(
-        self, answered: _Answers, gain: Gain, predicted: Prediction | None, ceiling: OracleGain | None
-    ) -> Prediction | None:
-        """The expected gain: the prediction, updated by the gain, at most the ceiling; None without a prediction."""
+    def _result(
+        self, strategy: Strategy, found: Replay, differences: Floats, *, cross_fitted: bool = True
+    ) -> StrategyResult:
+        """A strategy with its row, without what depends on the other ones."""
+        n = differences.shape[1]
+        gain = cross_fitted_gain(differences, self._clusters_of(n))
+        predicted = self._predicted(strategy, gain)
+        is_bounded = found.takes and all(draw is None for _, draw in found.takes)
+        # What takes an answer that a model gave alone gains no more than the best of them.
+        ceiling = self.ceiling(strategy.members) if is_bounded else None
+        updated = None
         # Equal scores are no gain, whatever other sets gain.
-        if predicted is None or not answered.differences.any():
-            return None
-        found = predicted.updated(gain.points, gain.error)
-        return found if ceiling is None else replace(found, points=min(found.points, ceiling.points))
+        if predicted is not None and differences.any():
+            updated = predicted.updated(gain.points, gain.error)
+            if ceiling is not None:
+                updated = replace(updated, points=min(updated.points, ceiling.points))
+        names = [example.group for example in self.questions.task.examples]
+        groups, warnings = group_gains(differences.mean(axis=0), names[-n:], self._clusters_of(n))
+        figures = _expected(strategy, gain, predicted, updated, ceiling, self.best)
+        figures |= {"cross_fitted": cross_fitted, "groups": groups or None}
+        row = _row(strategy, found, gain, self._held_out, self.best, self._seed, **figures)
+        return StrategyResult(row, found, differences, gain, ceiling=ceiling, warnings=warnings)
+
+    def over_draws(self, results: Sequence[StrategyResult]) -> list[StrategyResult]:
+        """The strategies with their gains over several responses of one model, where there are some."""
+        drawn = next((each for each in results if each.strategy.KIND == SelfConsistency.KIND), None)
+        if drawn is None:
+            return list(results)
+        compared = []
+        for each in results:
+            if each is drawn or isinstance(each.strategy, Single):
+                compared.append(each)
+                continue
+            own = each.differences - drawn.differences
+            if not each.figures.cross_fitted:
+                own = (scores(each.replay.profile) - scores(drawn.replay.profile))[None]
+            gain = cross_fitted_gain(own, self._clusters_of(own.shape[1]))
+            compared.append(_with(each, over_draws=gain.points, over_draws_ci=gain.interval()))
+        return compared
+
+    def _clusters_of(self, n: int) -> list[str] | None:
+        """The clusters of the last n questions: of all, or of those that a strategy answered."""
+        return None if self._clusters is None else list(self._clusters)[-n:]
 
     def ceiling(self, members: Sequence[str]) -> OracleGain | None:
         """What strategies that take an answer of these models can gain at most; None for one model, or unknown ones."""
@@ -396,13 +375,7 @@ class _Evidence:
             return None
         return ceiling_of(self._scores, rows, self._clusters)
 
-    def groups(self, answered: _Answers) -> tuple[tuple[GroupFigures, ...], tuple[str, ...]]:
-        """The gain of a strategy in each group of the questions that it answered, and what their mean hides."""
-        groups = [example.group for example in self.questions.task.examples]
-        n = answered.differences.shape[1]
-        return group_gains(answered.differences.mean(axis=0), groups[-n:], self._clusters_of(answered))
-
-    def predicted(self, strategy: Strategy, gain: Gain) -> Prediction | None:
+    def _predicted(self, strategy: Strategy, gain: Gain) -> Prediction | None:
         """The gain that is expected before anything is measured; None for strategies without such a prediction."""
         if isinstance(strategy, Decoded):
             return self._predictor.decoded(strategy.members)
@@ -441,22 +414,35 @@ def _moved(*splits: tuple[Floats, Task]) -> float | None:
     return 100 * float(splits[1][0].mean() - splits[0][0].mean())
 
 
-def _adjusted(answers: Sequence[_Answers], p_values: Sequence[float]) -> list[float | None]:
-    """The p-values after correction; see :func:`compare_strategies`. None for single models."""
+def _corrected(results: Sequence[StrategyResult], look: InterimAnalysis | None) -> list[StrategyResult]:
+    """The strategies with what the tests show after their correction; see :func:`compare_strategies`."""
+    correct = float if look is None else partial(corrected_p, look)
     families: dict[object, dict[object, list[int]]] = {}
-    for n, each in enumerate(answers):
+    for n, each in enumerate(results):
         if not isinstance(each.strategy, Single):
             # What gives the same answers on all questions that judge, also of dev, is one hypothesis.
-            alike = n if each.is_written else (each.held_out.takes, each.takes, each.differences.tobytes())
-            family = families.setdefault((each.strategy.KIND == ADVICE, each.is_written), {})
+            cross_fitted = each.figures.cross_fitted
+            alike = (each.replay.takes, each.judged, each.differences.tobytes()) if cross_fitted else n
+            family = families.setdefault((each.strategy.KIND == ADVICE, cross_fitted), {})
             family.setdefault(alike, []).append(n)
-    adjusted: list[float | None] = [None] * len(answers)
+    corrected = list(results)
     for hypotheses in families.values():
-        corrected = holm([max(p_values[n] for n in same) for same in hypotheses.values()])
-        for same, value in zip(hypotheses.values(), corrected, strict=True):
+        gains = [[results[n].gain for n in same] for same in hypotheses.values()]
+        better = holm([max(correct(gain.p_no_gain) for gain in same) for same in gains])
+        worse = holm([max(correct(gain.p_no_loss) for gain in same) for same in gains])
+        for same, p_no_gain, p_no_loss in zip(hypotheses.values(), better, worse, strict=True):
             for n in same:
-                adjusted[n] = value
-    return adjusted
+                corrected[n] = replace(_with(results[n], p_adjusted=p_no_gain), shown=_shown(p_no_gain, p_no_loss))
+    return corrected
+
+
+def _shown(p_no_gain: float, p_no_loss: float) -> Shown:
+    return "yes" if p_no_gain <= ALPHA else "no" if p_no_loss <= ALPHA else "not_yet"
+
+
+def _with(result: StrategyResult, **figures: Any) -> StrategyResult:
+    """The same with some figures of its row."""
+    return replace(result, figures=result.figures.model_copy(update=figures))
 
 
 def _expected(
@@ -483,25 +469,23 @@ def _expected(
     }
 
 
-def _result(
-    answered: _Answers, gain: Gain, held_out: AnsweredSplit, best: str, seed: int, **figures: Any
-) -> StrategyResult:
-    """A strategy with its row; `figures` are those of the tests and the expected gain."""
-    found = answered.held_out
+def _row(
+    strategy: Strategy, found: Replay, gain: Gain, held_out: AnsweredSplit, best: str, seed: int = 0, **figures: Any
+) -> StrategyFigures:
+    """The row of a strategy; `figures` are those of the expected gain and of tests."""
     profile, n = found.profile, len(found.profile.answers)
     differences = scores(profile) - scores(held_out.profiles[best])
     costs = spent_by_member(found, held_out)
     prices = [each.price(held_out.prices.get(name)) for name, each in costs.items()]
     known = [price for price in prices if price is not None]
-    row = StrategyFigures(
-        **strategy_json(answered.strategy),
+    return StrategyFigures(
+        **strategy_json(strategy),
         n=n,
         split=held_out.task.split,
         accuracy=profile.accuracy,
         accuracy_ci=accuracy_interval(profile, seed=seed),
         measured_gain=gain.points,
         measured_gain_ci=gain.interval(),
-        cross_fitted=not answered.is_written,
         error_of_folds=gain.of_folds if gain.of_folds else None,
         questions=gain.questions,
         p_no_gain=gain.p_no_gain,
@@ -515,7 +499,6 @@ def _result(
         price_per_1000=1000 / n * sum(known) if len(known) == len(prices) else None,
         **figures,
     )
-    return StrategyResult(answered.strategy, row, profile, found.takes, gain)
 
 
 def _mean(totals: Sequence[float | None], n: int) -> float | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,16 +159,6 @@ _SMALL_ERROR = 0.1
 """Points: if other folds would change no gain by more, there are no more repeats."""
 
 
-class CrossFitted(NamedTuple):
-    """A strategy's answers in the first repeat, those to each fold by what the others teach.
-
-    ``differences`` has its score minus that of the best single model of the other folds, repeats by questions.
-    """
-
-    answered: Replay
-    differences: Floats
-
-
 def learned(given: TrainingData, names: Iterable[str]) -> dict[str, list[Strategy]]:
     """The strategies of some kinds that questions teach, by kind."""
     return {name: list(kinds()[name].learn(given)) for name in names}
@@ -179,8 +168,11 @@ def cross_fit(
     strategies: Mapping[str, Sequence[Strategy]],
     questions: AnsweredSplit,
     teach: Callable[[AnsweredSplit], TrainingData],
-) -> Iterator[tuple[Strategy, CrossFitted]]:
+) -> Iterator[tuple[Strategy, Replay, Floats]]:
     """Answer all questions with what others teach: each strategy that can be applied to all folds.
+
+    Beside it are its answers in the first repeat, those to each fold by what the others teach, and its score minus that
+    of the best single model of the other folds, repeats by questions.
 
     The first strategy of a kind stands for the first of this kind in each fold, the last one for the last. Where the
     other folds teach none of this kind, for example because too few models are close, their best model answers. Fewer
@@ -229,7 +221,7 @@ def cross_fit(
                     answers[each].append((places, part))
     for strategy, pieces in answers.items():
         if pieces:
-            yield strategy, CrossFitted(_joined(strategy, pieces, n), differences[strategy])
+            yield strategy, _joined(strategy, pieces, n), differences[strategy]
 
 
 def repeated_folds(n: int, clusters: Labels | None = None) -> Iterator[NDArray[np.intp]]:

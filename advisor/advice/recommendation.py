@@ -404,7 +404,7 @@ def _close_call(primary: Profile, candidate: Profile, intervals: tuple[Interval,
 
 
 def _figures(together: StrategyResult) -> str:
-    row, gain, accuracy = together.figures, together.gain, together.profile.accuracy
+    row, gain, accuracy = together.figures, together.gain, together.figures.accuracy or 0.0
     p_text = "" if row.p_adjusted is None else f"; one-sided p {p_value(row.p_adjusted)}"
     corrected = "" if row.p_adjusted in (None, gain.p_no_gain) else " after correction for all tests"
     n, alone = row.n, row.best_single_accuracy or 0.0

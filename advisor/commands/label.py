@@ -170,7 +170,7 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
         if len(labelled) == len(chosen.verify):
             sample = [each.number for each in labelled_first(chosen.agreed, table.labels)]
             for each in results:
-                own = scores(each.profile)
+                own = scores(each.replay.profile)
                 if (found := accuracy_by_labels(own[is_labelled], own[sample], n)) is not None:
                     accuracies[each.strategy] = found
     if results and not accuracies:

@@ -290,12 +290,12 @@ def _without(failed: Collection[str], verdicts: Sequence[Match | Grade]) -> list
 def _met(result: StrategyResult, matches: Sequence[Match], clusters: Mapping[str, str]) -> HeadToHead | None:
     """A strategy against the best single model; None if the judge compared none of its responses with that model's."""
     strategy = result.strategy
-    if any(draw is not None for _, draw in result.takes):
+    if any(draw is not None for _, draw in result.replay.takes):
         return None  # responses of one model, which verdicts do not tell apart
     # New texts are of no member's making, so the judge compared them under the strategy's name.
-    together = name_of_set(result.profile.model, strategy.members)
-    names = [model for model, _ in result.takes] or [together] * len(result.profile.answers)
-    taken = {answer.id: name for answer, name in zip(result.profile.answers, names, strict=True)}
+    together = name_of_set(result.replay.profile.model, strategy.members)
+    names = [model for model, _ in result.replay.takes] or [together] * len(result.replay.profile.answers)
+    taken = {answer.id: name for answer, name in zip(result.replay.profile.answers, names, strict=True)}
     rival = result.figures.best_single_model or ""
     found = head_to_head(matches, taken, rival, clusters=clusters)
     if found is None:
@@ -346,12 +346,12 @@ def recommended_of(advice: AdviceSection, compared: Compared) -> StrategyResult 
 
 def _taken(result: StrategyResult, n: int) -> RecommendedAnswer:
     """Whose response a strategy takes to a question; for one model with several responses, which of them."""
-    answer = result.profile.answers[n]
+    answer = result.replay.profile.answers[n]
     own = {}
     if result.strategy.author is not None:
         model, draw, own = result.strategy.author, None, {"text": answer.text}
     else:
-        model, draw = result.takes[n]
+        model, draw = result.replay.takes[n]
     return RecommendedAnswer(model=model, draw=draw or 0, extracted=answer.extracted, score=_score(answer), **own)
 
 

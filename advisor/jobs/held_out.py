@@ -214,7 +214,7 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         decoded = Decoded(predicted.models, config.options.method)
         made = HeldOutResult(decoded, together, profiler.weights(predicted.models))
         splits = replace(chosen, verified=(made,)).splits(config, config.held_out)
-        verified.append(replace(made, expected=expected_gain(made.strategy, *splits, config.options.rules)))
+        verified.append(replace(made, expected=expected_gain(made.strategy, *splits)))
     # The sort is stable: of sets with the same expected gain the one with the larger predicted gain comes first.
     chosen = replace(chosen, verified=tuple(sorted(verified, key=lambda each: -round(each.expected, 9))))
     if config.options.set_by != "predicted" or not verified:
