@@ -65,10 +65,8 @@ def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0) -> Dif
     return difference_of(
         (ensemble.model, best.model),
         differences,
-        bonett_price(differences, FIGURE_ALPHA)
-        if plain
-        else graded_interval(differences, FIGURE_ALPHA, seed, (-1.0, 1.0)),
-        "Bonett-Price" if plain else "paired bootstrap",
+        bonett_price(differences) if plain else graded_interval(differences, ends=(-1.0, 1.0)),
+        "Bonett-Price" if plain else "Student's t",
         mcnemar(differences) if plain else sign_flip(differences, seed),
         "exact McNemar" if plain else "sign-flip permutation",
     )
@@ -104,27 +102,24 @@ def most_accurate(profiles: Sequence[Profile]) -> Profile:
     return max(profiles, key=lambda profile: round(profile.accuracy, 9))
 
 
-def accuracy_interval(profile: Profile, alpha: float = FIGURE_ALPHA, seed: int = 0) -> Interval:
+def accuracy_interval(profile: Profile, alpha: float = FIGURE_ALPHA) -> Interval:
     """Interval of one model's accuracy, in points; NaN if some questions have no score.
 
-    Wilson's interval for scores of 0 and 1: it stays within 0 to 100, and has a width even at 0 and 100. Bootstrap for
-    graded scores.
+    Wilson's interval for scores of 0 and 1: it stays within 0 to 100, and has a width even at 0 and 100. Student's t
+    for graded scores.
     """
     values = scores(profile)
     if np.isnan(values).any():
         return math.nan, math.nan
-    # Not the bootstrap: with every answer right its interval would have no width.
-    return wilson(values, alpha) if is_binary(values) else graded_interval(values, alpha, seed)
+    return wilson(values, alpha) if is_binary(values) else graded_interval(values, alpha)
 
 
-def graded_interval(
-    values: Floats, alpha: float = FIGURE_ALPHA, seed: int = 0, ends: Interval = (0.0, 1.0)
-) -> Interval:
-    """Interval of a mean of graded scores or their differences, in points: the bootstrap, unless it has no width."""
-    if np.ptp(values) > TOLERANCE:
-        return percentile_interval(resampled_means(100 * values[:, None], seed)[:, 0], alpha)
-    # Equal grades on a few questions do not make the mean certain.
-    return cluster_interval(values, np.arange(len(values)), alpha, ends)
+def graded_interval(values: Floats, alpha: float = FIGURE_ALPHA, ends: Interval = (0.0, 1.0)) -> Interval:
+    """Student's t interval of a mean of graded scores or their differences, in points, within the scale's `ends`."""
+    if np.ptp(values) <= TOLERANCE:  # equal grades on a few questions do not make the mean certain
+        return cluster_interval(values, np.arange(len(values)), alpha, ends)
+    found = stats.ttest_1samp(values, 0.0).confidence_interval(1 - 2 * alpha)
+    return 100 * max(ends[0], float(found.low)), 100 * min(ends[1], float(found.high))
 
 
 def wilson(values: Floats, alpha: float = FIGURE_ALPHA) -> Interval:

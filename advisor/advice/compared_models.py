@@ -38,9 +38,7 @@ from advisor.statistics import (
     is_binary,
     is_plain,
     mcnemar,
-    percentile_interval,
     questions_needed,
-    resampled_means,
     wilson,
     z_value,
 )
@@ -181,12 +179,7 @@ class PairedScores:
         values = self.scores[:, model]
         if self.clusters is not None:
             return cluster_interval(values, self.clusters, alpha, (0.0, 1.0))
-        if is_binary(values):
-            return wilson(values, alpha)
-        if np.ptp(values) > TOLERANCE:
-            return percentile_interval(self._means[:, model], alpha)
-        # Equal grades on a few questions do not make the mean certain.
-        return graded_interval(values, alpha)
+        return wilson(values, alpha) if is_binary(values) else graded_interval(values, alpha)
 
     def interval(self, a: int, b: int, alpha: float = FIGURE_ALPHA) -> tuple[Interval, str]:
         """Interval of the difference, in points, and its method."""
@@ -195,8 +188,6 @@ class PairedScores:
             return cluster_interval(differences, self.clusters, alpha), "cluster-robust"
         if is_plain(differences):
             return bonett_price(differences, alpha), "Bonett-Price"
-        if np.ptp(differences) > TOLERANCE:
-            return percentile_interval(self._means[:, b] - self._means[:, a], alpha), "paired bootstrap"
         return graded_interval(differences, alpha, ends=(-1.0, 1.0)), "Student's t"
 
     def difference(
@@ -263,11 +254,6 @@ class PairedScores:
         independent = float((residuals**2).sum())
         totals, _ = cluster_totals(residuals, self.clusters)
         return max(1.0, float((totals**2).sum()) / independent) if independent > TOLERANCE else 1.0
-
-    # One resampling serves all pairs: the difference of two columns of means is the mean of their differences.
-    @cached_property
-    def _means(self) -> Floats:
-        return 100 * resampled_means(self.scores, self.seed)
 
     @cached_property
     def _flipped(self) -> Floats:

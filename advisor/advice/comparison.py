@@ -128,7 +128,6 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
     can_vote: bool,
     rules: Limits = Limits(),
     look: InterimAnalysis | None = None,
-    seed: int = 0,
 ) -> Compared:
     """Compare all strategies that fit the task with the best single model.
 
@@ -138,7 +137,7 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
     """
     if not held_out.profiles:
         return Compared()
-    evidence = _Evidence(dev, held_out, seed)
+    evidence = _Evidence(dev, held_out)
     teach = partial(training_data, rules=rules, can_vote=can_vote, distinct=distinct_models(evidence.questions))
 
     everything = teach(evidence.questions)
@@ -255,8 +254,8 @@ class _Evidence:
     is the most accurate model on them.
     """
 
-    def __init__(self, dev: AnsweredSplit, held_out: AnsweredSplit, seed: int = 0) -> None:
-        self._on_dev, self._held_out, self._seed = dev, held_out, seed
+    def __init__(self, dev: AnsweredSplit, held_out: AnsweredSplit) -> None:
+        self._on_dev, self._held_out = dev, held_out
         self.models = [name for name in held_out.profiles if name in dev.profiles]
         splits = [[split.profiles[name] for name in self.models] for split in (dev, held_out)]
         for profiles in splits:
@@ -344,7 +343,7 @@ class _Evidence:
         groups, warnings = group_gains(differences.mean(axis=0), names[-n:], self._clusters_of(n))
         figures = _expected(strategy, gain, predicted, updated, ceiling, self.best)
         figures |= {"cross_fitted": cross_fitted, "groups": groups or None}
-        row = _row(strategy, found, gain, self._held_out, self.best, self._seed, **figures)
+        row = _row(strategy, found, gain, self._held_out, self.best, **figures)
         return StrategyResult(row, found, differences, gain, ceiling=ceiling, warnings=warnings)
 
     def over_draws(self, results: Sequence[StrategyResult]) -> list[StrategyResult]:
@@ -470,7 +469,7 @@ def _expected(
 
 
 def _row(
-    strategy: Strategy, found: Replay, gain: Gain, held_out: AnsweredSplit, best: str, seed: int = 0, **figures: Any
+    strategy: Strategy, found: Replay, gain: Gain, held_out: AnsweredSplit, best: str, **figures: Any
 ) -> StrategyFigures:
     """The row of a strategy; `figures` are those of the expected gain and of tests."""
     profile, n = found.profile, len(found.profile.answers)
@@ -483,7 +482,7 @@ def _row(
         n=n,
         split=held_out.task.split,
         accuracy=profile.accuracy,
-        accuracy_ci=accuracy_interval(profile, seed=seed),
+        accuracy_ci=accuracy_interval(profile),
         measured_gain=gain.points,
         measured_gain_ci=gain.interval(),
         error_of_folds=gain.of_folds if gain.of_folds else None,

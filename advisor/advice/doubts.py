@@ -383,7 +383,6 @@ def with_more_tokens(
     can_vote: bool,
     rules: Limits,
     apart: Collection[str] = (),
-    seed: int = 0,
 ) -> CutOff | None:
     """What would change with more tokens: the order, the set of the rules or the recommendation; None if nothing."""
     cut = sorted((each for each in dev.profiles.values() if each.truncated), key=lambda each: -each.truncated)
@@ -400,7 +399,7 @@ def with_more_tokens(
         changes.append("set")
     other = None
     if recommendation is not None:
-        compared = compare_strategies(then, completed(held_out), can_vote=can_vote, rules=rules, seed=seed)
+        compared = compare_strategies(then, completed(held_out), can_vote=can_vote, rules=rules)
         other = recommend(compared, rules)
         if other is not None and other.key != recommendation.key:
             changes.append("recommendation")

@@ -96,7 +96,7 @@ def check(options: CheckOptions) -> None:
     known = {_key(sample.id, sample.prompt) for sample in run.samples_for("the run's questions are in this file")}
     fresh = (_from_logs if options.logs else _from_models)(run, promise, known, options, progress)
     min_gain = promise.min_gain if options.min_gain is None else options.min_gain
-    found = _result(promise, fresh, min_gain, options.seed)
+    found = _result(promise, fresh, min_gain)
     print_found(options, found)
     if found["verdict"] == "worse":
         raise typer.Exit(GATE_FAILED)
@@ -275,9 +275,9 @@ def _from_logs(
     return _Fresh("logs", logs.name, left_out, replayed.profile, single, clusters)
 
 
-def _result(promise: _Promise, fresh: _Fresh, min_gain: float, seed: int) -> dict[str, Any]:
+def _result(promise: _Promise, fresh: _Fresh, min_gain: float) -> dict[str, Any]:
     profile, n = fresh.strategy, len(fresh.strategy.answers)
-    accuracy, accuracy_ci = profile.accuracy, accuracy_interval(profile, ALPHA, seed)
+    accuracy, accuracy_ci = profile.accuracy, accuracy_interval(profile, ALPHA)
     if fresh.clusters is not None:
         accuracy_ci = cluster_interval(scores(profile), fresh.clusters, ALPHA, (0.0, 1.0))
     gain: Gain | None = None

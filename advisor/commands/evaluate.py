@@ -193,7 +193,7 @@ def evaluation_of(
             EvaluatedModel(
                 model=member.model,
                 accuracy=member.accuracy,
-                accuracy_ci=accuracy_interval(member, seed=config.options.seed),
+                accuracy_ci=accuracy_interval(member),
                 **corpus_figures(member, task),
                 mean_length=member.mean_length,
                 ms_per_token=_speed(member.cost)[0] or None,
@@ -407,7 +407,7 @@ class Evaluator:
             method=name,
             level=level,
             accuracy=profile.accuracy,
-            accuracy_ci=accuracy_interval(profile, seed=self._config.options.seed),
+            accuracy_ci=accuracy_interval(profile),
             **corpus_figures(profile, self.task),
             difference=difference.difference,
             difference_ci=difference.difference_ci,

@@ -205,7 +205,7 @@ def run(
     pool, selection = chosen.pool, chosen.selection
     profiles = [pool.complete[d.model] for d in selection.decisions if d.model in pool.complete]
     by_name, everyone = {profile.model: profile for profile in profiles}, (*profiles, *pool.copies.values())
-    intervals = {name: accuracy_interval(profile, seed=config.options.seed) for name, profile in pool.profiles.items()}
+    intervals = {name: accuracy_interval(profile) for name, profile in pool.profiles.items()}
     judged = None
     if judge:
         responses = [(config.dev, by_name)]
@@ -335,7 +335,7 @@ def _strategies(config: RunConfig, chosen: ChosenSet, look: InterimAnalysis | No
     if config.held_out is None or not chosen.alone:
         return Compared()
     splits, votes = chosen.splits(config, config.held_out), can_vote(config.held_out)
-    return compare_strategies(*splits, can_vote=votes, rules=config.options.rules, look=look, seed=config.options.seed)
+    return compare_strategies(*splits, can_vote=votes, rules=config.options.rules, look=look)
 
 
 def _advise(
@@ -394,9 +394,7 @@ def _with_recommendation(
         text = recommendation.text + direct_comparison(judged, recommendation)
         recommendation = recommendation.model_copy(update={"text": text})
         groups = compared.result_of(recommendation).warnings
-    cut_off = with_more_tokens(
-        *splits, recommendation, can_vote=can_vote, rules=options.rules, apart=apart, seed=options.seed
-    )
+    cut_off = with_more_tokens(*splits, recommendation, can_vote=can_vote, rules=options.rules, apart=apart)
     blocks = no_advice(advice.doubts, recommendation, len(splits[0].profiles))
     doubts = (each.text for each in advice.doubts if each is not blocks)
     warnings = (*doubts, *notes, cut_off.text if cut_off else None, moved_warning(compared.moved), *groups)
@@ -430,7 +428,7 @@ def run_on_logs(options: SelectOptions, command: str, progress: Progress) -> tup
     standings = [profile.standing for profile in dev.profiles.values()]
     selection = select_by_rules(standings, rules, copy_decisions(copies))
     profiles = [dev.profiles[decision.model] for decision in selection.decisions if decision.model in dev.profiles]
-    compared = compare_strategies(dev, held_out, can_vote=logs.can_vote, rules=rules, seed=seed)
+    compared = compare_strategies(dev, held_out, can_vote=logs.can_vote, rules=rules)
     doubts = run_doubts(profiles, dev.task, len(held_out.task.examples))
     advice = advise(selection, on_logs=True).model_copy(update={"doubts": doubts})
     advice = _with_recommendation(advice, compared, (), options, (dev, held_out), logs.can_vote)
@@ -444,7 +442,7 @@ def run_on_logs(options: SelectOptions, command: str, progress: Progress) -> tup
             dev.task,
             [*profiles, *dropped],
             {},
-            intervals={each.model: accuracy_interval(each, seed=seed) for each in (*profiles, *dropped)},
+            intervals={each.model: accuracy_interval(each) for each in (*profiles, *dropped)},
             calls=close_calls(profiles, selection.selected[0], rules, seed=seed),
             lost=logs.lost,
         ),

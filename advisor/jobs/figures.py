@@ -258,7 +258,7 @@ def judge_section(
         else:
             low, high = task.rubric.scale if task.rubric else (0, 1)
             grades = cast("list[list[Grade]]", judged)
-            figures = summarize_grades(grades, lengths, 1 / (high - low), seed=seed, clusters=clusters)
+            figures = summarize_grades(grades, lengths, 1 / (high - low), clusters=clusters)
         splits.append(JudgedSplit(split=task.split, calls=judge.calls(task.split), **figures))
     return JudgeSection(
         mode=judge.mode,

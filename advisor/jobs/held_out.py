@@ -144,7 +144,7 @@ class ChosenSet:
             n=difference.n,
             split=held_out.split,
             signature=held_out.signature,
-            accuracy_ci=accuracy_interval(own.profile, seed=config.options.seed),
+            accuracy_ci=accuracy_interval(own.profile),
             difference=difference.difference,
             difference_ci=difference.difference_ci,
             difference_method=difference.difference_method,
@@ -155,7 +155,7 @@ class ChosenSet:
             members=tuple(
                 MemberFigures(
                     model=member.model,
-                    accuracy_ci=accuracy_interval(member, seed=config.options.seed),
+                    accuracy_ci=accuracy_interval(member),
                     **measured(member, held_out),
                 )
                 for member in (self.alone[name] for name in own.strategy.members)

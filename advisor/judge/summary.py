@@ -87,7 +87,6 @@ def summarize_grades(
     judged: Sequence[Sequence[Grade]],
     lengths: Lengths,
     step: float,
-    seed: int = 0,
     clusters: Clusters | None = None,
 ) -> dict[str, Any]:
     """The figures of single grades on one split; neighbouring grades differ by `step`, on the scale from 0 to 1."""
@@ -101,7 +100,7 @@ def summarize_grades(
             "model": model,
             "grades": len(own),
             "score": 100 * sum(score for _, score in own) / len(own),
-            "score_ci": list(_mean_interval(own, seed, clusters)),
+            "score_ci": list(_mean_interval(own, clusters)),
         }
         for model, own in by_model.items()
     ]
@@ -219,12 +218,11 @@ def _share(values: Sequence[tuple[str, float]], clusters: Clusters | None) -> di
     return {"n": len(array), "clusters": different, "share": 100 * float(array.mean()), "share_ci": list(interval)}
 
 
-def _mean_interval(values: Sequence[tuple[str, float]], seed: int, clusters: Clusters | None) -> Interval:
+def _mean_interval(values: Sequence[tuple[str, float]], clusters: Clusters | None) -> Interval:
     """The interval of a mean grade in points, from pairs of a question and the grade of a model's response to it."""
     labels, array = _labels([question for question, _ in values], clusters), np.array([score for _, score in values])
-    # The bootstrap draws questions alone, so it is for questions that share nothing.
     if len({*labels}) == len(array):
-        return graded_interval(array, FIGURE_ALPHA, seed)
+        return graded_interval(array, FIGURE_ALPHA)
     return cluster_interval(array, labels, FIGURE_ALPHA, (0.0, 1.0))
 
 
