@@ -10,7 +10,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfi
 # tokenizers, pydantic, jinja or pyarrow may treat otherwise in another version.
 PYTHONS ?= python3.13
 QUICK := advice api init logs_table pool prompts report saved tasks_format tasks_metrics top_k unite_step
-QUICK_PACKAGES := pytest pytest-timeout pytest-xdist hypothesis '.[openai]'
+QUICK_PACKAGES := pytest pytest-timeout pytest-xdist hypothesis '.[local,tables]'
 # The Python for `make test-lowest`.
 OLDEST ?= python3.10
 # How long `make fuzz` takes.
@@ -74,12 +74,11 @@ test-versions: venv  ## run the quick part of the tests on other versions of Pyt
 	done
 
 # The oldest torch with a build for processors alone where the checks run is the newest, 2.13.0 (see pyproject.toml), so
-# its lower bound is not tried. Some tests ask servers, so the extra openai is there. The oldest libraries warn of
-# newer ones below them, so a warning is no error here.
+# its lower bound is not tried. The oldest libraries warn of newer ones below them, so a warning is no error here.
 test-lowest: venv  ## run the quick part of the tests on the oldest versions that pyproject.toml allows; see OLDEST
 	@set -e; $(OLDEST) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(OLDEST) is not installed; skipped"; exit 0; }; \
 		mkdir -p build; \
-		$(BIN)/uv pip compile pyproject.toml --extra openai --resolution lowest-direct --python $(OLDEST) --quiet --no-header \
+		$(BIN)/uv pip compile pyproject.toml --extra local --extra tables --resolution lowest-direct --python $(OLDEST) --quiet --no-header \
 			--no-annotate --no-emit-index-url --no-emit-find-links --output-file build/lowest.txt || \
 			{ echo "the oldest versions cannot be looked up; skipped"; exit 0; }; \
 		test -x build/lowest/bin/python || $(OLDEST) -m venv build/lowest; \

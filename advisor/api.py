@@ -13,10 +13,12 @@ The modules that do the work are imported by the calls, so that ``import advisor
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ensemble.common.extras import check_installed
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
 
@@ -49,7 +51,8 @@ def select(pool: str | None = None, task: str | None = None, **options: Any) -> 
     with warnings.catch_warnings():
         # In a notebook without widgets this import warns, and huggingface_hub would make it later.
         warnings.simplefilter("ignore")
-        import tqdm.auto  # noqa: F401
+        with suppress(ImportError):
+            import tqdm.auto  # noqa: F401
 
     from advisor.commands.select import select_run
     from advisor.options.new_run import SelectOptions
@@ -111,6 +114,7 @@ class SelectResult:
 
     def leaderboard(self) -> pd.DataFrame:
         """The candidates on the dev questions, best first. Accuracies are in points, lengths in characters."""
+        check_installed("pandas", "a data frame")
         import pandas as pd
 
         from reports.tables import leaderboard
@@ -119,6 +123,7 @@ class SelectResult:
 
     def strategies(self) -> pd.DataFrame:
         """What could run in production, on the held-out questions, best first; empty if none was compared."""
+        check_installed("pandas", "a data frame")
         import pandas as pd
 
         from reports.tables import strategies

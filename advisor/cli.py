@@ -125,6 +125,8 @@ def main() -> None:
             _fail(stopped(), 130)
         if debug:
             raise
+        if isinstance(error, ModuleNotFoundError) and (line := _missing_extra(error)) is not None:
+            _fail(line, 2)
         if (lack := _lack_of_machine(error)) is not None:
             # As for a closed pipe: what is left of the output could not be written at exit either.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -164,6 +166,13 @@ def stopped() -> str:
     if PROFILING.isdisjoint(sys.argv[1:2]):
         return "stopped"
     return "stopped; complete responses are cached, and the same command continues from there"
+
+
+def _missing_extra(error: ModuleNotFoundError) -> str | None:
+    """The line for a command that needs an extra of the installation; None if no extra has the module."""
+    from ensemble.common.extras import lacks
+
+    return lacks((error.name or "").partition(".")[0], " ".join(["advisor", *sys.argv[1:2]]))
 
 
 def _lack_of_machine(error: BaseException | None) -> str | None:

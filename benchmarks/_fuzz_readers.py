@@ -427,7 +427,7 @@ def _app() -> Any:
         raise unavailable("there is no model")
 
     served = ServedModel("tiny", ("a",), "unite", "f", 0)
-    engine: Any = SimpleNamespace(submit=submit, refusing="")
+    engine: Any = SimpleNamespace(submit=submit, refusing="", DECODES=False)
     return make_app(engine, served, RequestLimits(), Metrics(), None)
 
 

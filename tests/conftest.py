@@ -140,6 +140,7 @@ def window(driver: Any, report: Path) -> Any:
 
 
 SECOND_LANE: dict[str, str] = {
+    "test_base.py": "runs all commands in a process",
     "test_benchmarks.py": "runs benchmarks",
     "test_child_processes.py::test_a_command_in_a_downloaded_folder_runs_no_code_of_it": "starts a command",
     "test_cli.py::test_a_command_on_a_terminal_shows_that_it_starts_before_anything_else": "starts a command",
@@ -171,7 +172,6 @@ SECOND_LANE: dict[str, str] = {
     "test_notebooks.py::test_a_notebook_runs_and_comes_to_what_it_shows": "runs a notebook",
     "test_pass_at_1.py::test_mbpps_own_solutions_pass_and_those_of_other_tasks_do_not": "runs hundreds of programs",
     "test_pools.py::test_vote_of_the_three_most_accurate_save_15_percent_of_the_calls": "runs a benchmark",
-    "test_project.py::test_commands_that_can_do_without_models_load_no_model_library": "starts a process",
     "test_remote.py": "starts another project's server",
     "test_report.py::test_no_library_that_runs_models_is_loaded": "starts a process",
     "test_report_browser.py": "drives a browser",

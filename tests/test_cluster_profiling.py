@@ -264,13 +264,6 @@ def test_an_address_that_is_none_is_refused(place: Place, models: Path, address:
     assert "give host:port" in place.refused(*PROFILE, "--engine", "ray", "--ray-address", address)
 
 
-def test_without_ray_one_line_says_what_to_install(place: Place, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.job(models)
-    monkeypatch.setattr("advisor.models.ray_runner.find_spec", lambda _: None)
-    line = place.refused(*PROFILE, "--engine", "ray")
-    assert line.endswith("needs Ray, which is not installed; pip install 'unite-advisor[ray]'")
-
-
 def test_what_no_node_has_is_refused_with_the_line_that_asks_for_it(place: Place, models: Path, address: str) -> None:
     place.task()
     place.pool(str(models / "alpha"), f"{models / 'beta'} num_cpus=4096")

@@ -75,7 +75,11 @@ def test_a_step_that_is_not_compiled_and_the_packages_of_quantisation_are_said(
 def test_the_extras_are_those_of_the_project() -> None:
     tomllib = pytest.importorskip("tomllib")
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = {name: requirements for name, requirements in project["optional-dependencies"].items() if name != "dev"}
+    extras = {
+        name: requirements
+        for name, requirements in project["optional-dependencies"].items()
+        if name not in ("dev", "all")
+    }
     assert set(doctor.EXTRAS) == set(extras)
     # A module that doctor looks for comes with a package of its extra.
     packages = packages_distributions()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 from pathlib import Path
@@ -166,12 +165,6 @@ def test_an_architecture_that_transformers_does_not_know_is_refused(tmp_path: Pa
     tokenizer = byte_tokenizer((" the",))
     write_gguf(tmp_path / "new.gguf", tiny_model(tokenizer), tokenizer, architecture="rwkv9")
     assert "architecture rwkv9 is not supported yet" in refused(tmp_path / "new.gguf")
-
-
-def test_a_missing_library_is_reported_with_the_extra(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = importlib.util.find_spec
-    monkeypatch.setattr("ensemble.models.gguf.find_spec", lambda name: None if name == "gguf" else real(name))
-    assert refused(tiny / "tiny.gguf").endswith("need gguf, which is not installed; pip install 'unite-advisor[gguf]'")
 
 
 # What was dequantized once, in the user's cache folder

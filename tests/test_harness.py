@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from functools import cache, partial
-from importlib.metadata import EntryPoint, PackageNotFoundError
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -392,16 +392,6 @@ def test_help_is_ours_and_lm_evals(place: Place) -> None:
         assert "--model unite --model_args run=runs/demo" in ran.out
         assert "Language Model Evaluation Harness" in ran.out
     assert "--apply_chat_template" in place.advisor("lm-eval", "run", "--help").out
-
-
-def test_without_lm_eval_one_line_says_how_to_install_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(_: str) -> str:
-        raise PackageNotFoundError
-
-    monkeypatch.setattr("advisor.tasks.lm_eval_tasks.version", absent)
-    line = place.refused("lm-eval", "run", "--model", "unite")
-    install = "pip install 'unite-advisor[lm-eval]'"
-    assert line == f"advisor: advisor lm-eval needs lm-eval, which is not installed; {install}"
 
 
 def test_the_entry_point_for_later_releases_names_the_model() -> None:

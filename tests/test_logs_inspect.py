@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -213,12 +212,6 @@ def test_other_zip_files_are_no_logs(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("samples/1_epoch_1.json", json.dumps(sample()))
     assert recognise("inspect", path) == ([], [])
-
-
-def test_without_inspect_ai_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "inspect_ai.log", None)
-    with pytest.raises(InputError, match=r"pip install 'unite-advisor\[inspect\]'"):
-        read("inspect", write(tmp_path, sample()))
 
 
 def test_damaged_members_are_left_out_and_counted(tmp_path: Path) -> None:

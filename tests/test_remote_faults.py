@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 import traceback
@@ -192,13 +191,6 @@ def test_the_proxy_of_the_environment_is_asked_for_hosts_other_than_this_machine
         with ServerClient(ServerAddress(f"http://{host}/v1", "m"), retries=0) as client, suppress(ServerError):
             client.get("/models")
     assert [path for path, _, _ in raw.asked] == ["http://models.example/v1/models"]
-
-
-def test_without_the_client_a_line_says_what_to_install(
-    place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "httpx2", None)
-    assert "pip install 'unite-advisor[openai]'" in refused(place, raw)
 
 
 # --- Servers that are of no use ---

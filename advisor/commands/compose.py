@@ -10,7 +10,6 @@ import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ import yaml
 
 from advisor.options.finished_run import ExportOptions
 from advisor.run.plan import check_servers
+from ensemble.common.extras import wheel, wheel_to_install
 from ensemble.errors import InputError
 from ensemble.models.spec import COMMIT, HUB_ID, ModelSpec, absolute
 from ensemble.servers.address import ServerAddress
@@ -36,7 +36,7 @@ _DOCKERFILE = """\
 FROM python:3.12-slim-trixie
 # The wheel of this release has to be beside this file. By its name alone, pip would take whatever an index has.
 COPY {wheel} /tmp/
-RUN pip install --no-cache-dir "$(ls /tmp/{wheel})[{extras}]" && pip check
+RUN cd /tmp && pip install --no-cache-dir "{package}" && pip check
 # Not root: the server reads what clients and model files hold. The uid is the first user's of most systems, so that
 # it can read mounted models.
 RUN useradd --create-home --uid 1000 advisor && install --directory --owner advisor /cache
@@ -76,16 +76,13 @@ def compose(
     services = dict(vllm.values())
     content = {
         COMPOSE: _HEAD + _yaml(_compose(placed, services, file)),
-        DOCKERFILE: _DOCKERFILE.format(extras=",".join(_extras(placed)), wheel=wheel()),
+        DOCKERFILE: _DOCKERFILE.format(
+            package=wheel_to_install(local=any(member.can_decode for member in placed)), wheel=wheel()
+        ),
         PROMETHEUS: _yaml(_scraped(services)),
     }
     check_unchanged_files(file.parent, content)
     return tuple(placed), content
-
-
-def wheel() -> str:
-    """The name of this release's wheel, which the image is built with; its last part is the platform."""
-    return f"unite_advisor-{metadata.version('unite-advisor')}-*.whl"
 
 
 def _is_vllm(address: ServerAddress) -> bool:
@@ -223,12 +220,6 @@ def _scraped(vllm: Mapping[str, ServerAddress]) -> Any:
     targets = {"advisor": ["advisor:8000"], "vllm": [f"{name}:8000" for name in vllm]}
     jobs = [{"job_name": job, "static_configs": [{"targets": places}]} for job, places in targets.items() if places]
     return {"global": {"scrape_interval": "15s"}, "scrape_configs": jobs}
-
-
-def _extras(members: Sequence[ModelSpec]) -> list[str]:
-    remote = any(member.is_remote for member in members)
-    gguf = any(not member.is_remote and member.weights.gguf for member in members)
-    return ["serve", *(["openai"] if remote else []), *(["gguf"] if gguf else [])]
 
 
 def _literal(text: str) -> str:

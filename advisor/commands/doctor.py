@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from advisor.models.run_config import check_consent, load_split
 from advisor.options.new_run import DoctorOptions
 from advisor.options.shared import InferenceOptions
 from ensemble.common.background import in_background
+from ensemble.common.extras import EXTRAS, install, is_installed
 from ensemble.common.files import default_cache_dir, exists
 from ensemble.common.text import memory, visible
 from ensemble.models.hub import TOKEN_REFUSED
@@ -36,9 +36,8 @@ from ensemble.plugins import version_of
 
 def doctor(options: DoctorOptions) -> None:
     """Look at all of it, and print it; status 1 if something keeps a run from working."""
-    from huggingface_hub import constants
-
     silence_libraries(quiet=True)
+    is_local = is_installed("torch")
     inference = InferenceOptions(device=options.device, dtype=options.dtype)
     entries = () if options.pool is None else read_pool(options.pool)
     check_consent(entries, options)
@@ -46,12 +45,13 @@ def doctor(options: DoctorOptions) -> None:
     found: dict[str, Any] = {
         "machine": machine(),
         "versions": versions(),
-        "extras": {name: all(map(_is_installed, modules)) for name, modules in EXTRAS.items()},
+        "extras": {name: all(map(is_installed, modules)) for name, modules in EXTRAS.items()},
         # None for a package that ``quantization=`` needs and that is missing.
         "quantization": {package: version_of(package) for package in ROUNDING},
-        "hub": hub(),
+        # Without models in this process nothing is downloaded.
+        "hub": hub() if is_local else None,
         "cache": cache_folder(options.cache_dir or default_cache_dir()),
-        "downloads": cache_folder(Path(constants.HF_HUB_CACHE)),
+        "downloads": cache_folder(_downloads()) if is_local else None,
     }
     entries, placed = place_models(entries, options.device, options.dtype)
     # A token has about four characters; `--dry-run` counts them with each model's tokenizer.
@@ -70,9 +70,9 @@ def doctor(options: DoctorOptions) -> None:
         free = memory(disk["free"])
         problems.append(f"{memory(download)} to download, and {disk['folder']} has {free}; free disk space")
     for name, way_out in (("cache", "give --cache-dir"), ("downloads", "set HF_HUB_CACHE")):
-        if not found[name]["writable"]:
+        if found[name] is not None and not found[name]["writable"]:
             problems.append(f"{found[name]['folder']} cannot be written; {way_out}")
-    if found["hub"]["accepted"] is False:
+    if found["hub"] is not None and found["hub"]["accepted"] is False:
         problems.append(TOKEN_REFUSED)
     of_models = [plan["problem"] for plan in plans if plan["problem"] is not None]
     if options.as_json:
@@ -88,15 +88,6 @@ def doctor(options: DoctorOptions) -> None:
         raise typer.Exit(1)
 
 
-EXTRAS = {
-    "lm-eval": ("lm_eval",),
-    "ray": ("ray",),
-    "serve": ("fastapi", "uvicorn", "prometheus_client"),
-    "openai": ("httpx2",),
-    "inspect": ("inspect_ai",),
-    "gguf": ("gguf", "accelerate"),
-}
-"""The modules that each optional part of the installation needs; tests hold the names against pyproject.toml."""
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 """The variables by which huggingface_hub makes no requests, if they have one of these values."""
 _TRUE = ("1", "ON", "YES", "TRUE")
@@ -104,7 +95,15 @@ _HUB_SECONDS = 3.0
 
 
 def machine() -> dict[str, Any]:
-    """Processor, its cores for this process, the types it is slow in, free memory, and each GPU; memory in bytes."""
+    """Processor, its cores for this process, the types it is slow in, free memory, and each GPU; memory in bytes.
+
+    Without models in this process, processor and cores.
+    """
+    # os.cpu_count() counts the machine's cores, and a container or a job often has fewer.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    here = {"processor": _processor(), "cores": cores}
+    if not is_installed("torch"):
+        return here
     import torch
 
     from ensemble.models.memory import HALF, free_memory, this_processor
@@ -121,11 +120,8 @@ def machine() -> dict[str, Any]:
     ]
     if torch.backends.mps.is_available():
         gpus.append({"device": "mps", "name": "Apple GPU", "memory": None, "free": None})
-    # os.cpu_count() counts the machine's cores, and a container or a job often has fewer.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        "processor": _processor(),
-        "cores": cores,
+        **here,
         "slow_in": [dtype for dtype in HALF if not this_processor().computes_in(dtype)],
         "threads": torch.get_num_threads(),
         "free": free_memory(torch.device("cpu")),
@@ -142,14 +138,6 @@ def _processor() -> str:
         lines = []
     named = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     return named or platform.processor() or platform.machine()
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    # Of a module in a package that is missing.
-    except ModuleNotFoundError:
-        return False
 
 
 def hub() -> dict[str, Any]:
@@ -172,6 +160,12 @@ def hub() -> dict[str, Any]:
         return {**found, "answers": False, "accepted": None}
     accepted = {200: True, 401: False}.get(status or 0) if token else None
     return {**found, "answers": None if status is None else True, "accepted": accepted}
+
+
+def _downloads() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
 
 
 def cache_folder(folder: Path) -> dict[str, Any]:
@@ -200,6 +194,32 @@ def _size(path: Path) -> int:
 def machine_lines(found: Mapping[str, Any]) -> Iterator[str]:
     """What ``advisor doctor`` says of the machine and the installation."""
     here, hub = found["machine"], found["hub"]
+    if hub is None:
+        yield f"processor    {here['processor']}, {here['cores']} cores"
+    else:
+        yield from _lines_for_models(here)
+    yield f"versions     {', '.join(f'{name} {number}' for name, number in found['versions'].items())}"
+    for name, is_there in found["extras"].items():
+        yield f"extra        {name}: {'installed' if is_there else f'missing; {install(name)}'}"
+    if hub is not None:
+        for name, number in found["quantization"].items():
+            yield f"quantization {name}: {number or f'missing; pip install {name}'}"
+        states = {True: "token accepted", False: "token refused", None: "token set"}
+        token = states[hub["accepted"]] if hub["token"] else "no token (hf auth login, for gated models)"
+        if hub["offline"] is not None:
+            state = f"switched off by {hub['offline']}; only downloaded models"
+        else:
+            state = "answers" if hub["answers"] else "does not answer; only downloaded models"
+        yield f"hub          {hub['endpoint']}: {state}; {token}"
+    for name in ("cache", "downloads"):
+        if (folder := found[name]) is not None:
+            can_be = "writable" if folder["writable"] else "cannot be written"
+            state = f"{memory(folder['free'])} of disk free, {can_be}"
+            yield f"{name:<12} {folder['folder']}: {memory(folder['size'])}, {state}"
+
+
+def _lines_for_models(here: Mapping[str, Any]) -> Iterator[str]:
+    """What of the machine counts for models in this process."""
     slow = f", slow in {' and '.join(here['slow_in'])}" if here["slow_in"] else ""
     yield f"processor    {here['processor']}, {here['cores']} cores{slow}, {memory(here['free'])} of memory free"
     for gpu in here["gpus"]:
@@ -209,20 +229,3 @@ def machine_lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"GPU          torch sees none ({build})"
     if not here["compiled_step"]:
         yield "step         not compiled, so it takes longer; install a C compiler, and then unite-advisor again"
-    yield f"versions     {', '.join(f'{name} {number}' for name, number in found['versions'].items())}"
-    for name, is_there in found["extras"].items():
-        way_out = "installed" if is_there else f"missing; pip install 'unite-advisor[{name}]'"
-        yield f"extra        {name}: {way_out}"
-    for name, number in found["quantization"].items():
-        yield f"quantization {name}: {number or f'missing; pip install {name}'}"
-    states = {True: "token accepted", False: "token refused", None: "token set"}
-    token = states[hub["accepted"]] if hub["token"] else "no token (hf auth login, for gated models)"
-    if hub["offline"] is not None:
-        state = f"switched off by {hub['offline']}; only downloaded models"
-    else:
-        state = "answers" if hub["answers"] else "does not answer; only downloaded models"
-    yield f"hub          {hub['endpoint']}: {state}; {token}"
-    for name in ("cache", "downloads"):
-        folder = found[name]
-        state = f"{memory(folder['free'])} of disk free, {'writable' if folder['writable'] else 'cannot be written'}"
-        yield f"{name:<12} {folder['folder']}: {memory(folder['size'])}, {state}"

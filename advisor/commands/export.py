@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from advisor.commands.compose import check_unchanged_files, compose, wheel
+from advisor.commands.compose import check_unchanged_files, compose
 from advisor.options.finished_run import ExportOptions
 from advisor.progress import Progress
 from advisor.run.folder import Run
@@ -18,6 +18,7 @@ from advisor.run.plan import StrategyPlan, check_servers, plan_json, plan_of_run
 from advisor.run.result import ModelSource, Result
 from advisor.strategies.group_router import GroupRouter
 from advisor.strategies.strategy import Single, Strategy
+from ensemble.common.extras import wheel, wheel_to_install
 from ensemble.common.files import write_text
 from ensemble.common.text import visible
 from ensemble.errors import InputError, UniteError
@@ -133,6 +134,7 @@ def _measured(result: Result) -> Sequence[EvalResult]:
 
 def _card(plan: StrategyPlan, result: Result) -> str:
     """The card of a strategy: what it does, its models, how to run it, and the evidence for it."""
+    package = wheel_to_install(local=any(member.can_decode for member in plan.members))
     parts = (
         f"---\nlibrary_name: unite-advisor\ntags: [unite-advisor, {plan.strategy.name}]\n---",
         MARKER,
@@ -144,7 +146,7 @@ def _card(plan: StrategyPlan, result: Result) -> str:
             ("| model | where it is |", "|---|---|", *(f"| {escaped(m.name)} | {_place(m)} |" for m in plan.members))
         ),
         "## Use",
-        '```sh\npip install unite-advisor\nadvisor run FOLDER "A question"\nadvisor serve FOLDER\n```',
+        f'```sh\npip install "{package}"\nadvisor run FOLDER "A question"\nadvisor serve FOLDER\n```',
         "A model behind a server also needs `--allow-server URL`. The SHA-256 of its files identifies a model with a "
         "path.",
         *([prompts] if (prompts := prompt_section(plan.task)) else []),

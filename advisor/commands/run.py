@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from advisor.commands.command_line import for_output
 from advisor.options.finished_run import RunOptions
@@ -14,8 +14,10 @@ from advisor.run.task_prompt import prompt_of
 from advisor.strategies.vote import VoteReader
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError, UniteError
-from ensemble.models.member import Prompt
 from reports.terminal import trace_lines
+
+if TYPE_CHECKING:
+    from ensemble.models.member import Prompt
 
 EMPTY = (
     "the text is empty; is the prompt like the questions of the task that the models were chosen for? A model that "

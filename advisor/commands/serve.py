@@ -16,9 +16,6 @@ from ensemble.common.garbage import keep_present
 
 def serve(options: ServeOptions) -> None:
     """Load what answers, and serve it until a signal stops the server."""
-    # Before the heavy imports, so that a missing library is one line and not an ImportError.
-    starting.check_extra()
-
     from advisor.serving.protocol import RequestLimits
     from advisor.serving.server import GracefulServer, address_of, allowed_hosts, bind, is_loopback, read_key_digest
 

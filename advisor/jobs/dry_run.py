@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean, median
 from typing import Any
 
-import torch
-
 from advisor.jobs.played import are_drawn, reading_task
 from advisor.judge.prompts import Shown, judge_task
 from advisor.models.fit import check_pool, device_of, free_on, need_of_model, resources_of, too_large, weights_here
@@ -27,16 +25,12 @@ from advisor.strategies.self_consistency import SelfConsistency
 from advisor.strategies.strategy import FEWEST_VOTERS, Call, QuestionText, Strategy
 from advisor.tasks.task import Example, Rubric, Task
 from ensemble.common.text import counted, memory, price, visible
-from ensemble.errors import InputError, UniteError, first_line
+from ensemble.errors import UniteError, first_line
 from ensemble.models.choices import ChatTemplate
 from ensemble.models.gguf import check_name
-from ensemble.models.member import Member
-from ensemble.models.memory import rows_that_fit
-from ensemble.models.model_files import check_on_hub, check_tokenizer, load_tokenizer, weights_on_hub
+from ensemble.models.model_files import check_on_hub, weights_on_hub
 from ensemble.models.prompts import Dialogue, Sourced
 from ensemble.models.spec import Checkpoint, ModelSpec, Price
-from ensemble.runtime.local_runner import LocalRunner
-from ensemble.vocabulary.token_bytes import Vocabulary
 
 SHOWN = 3
 """Prompts that are shown of each model."""
@@ -44,16 +38,6 @@ TOKEN = Price(1e6, 1e6)
 """The price of a token, read or written, where not all prices are known."""
 ROWS = 64
 """Questions of a batch, if the memory holds so many."""
-
-
-class _TokenizerOnly(Member):
-    """A member without weights: it writes prompts as the loaded member would."""
-
-    def runner(self) -> LocalRunner:
-        raise InputError("a dry run loads no weights", of=self.name)
-
-    def free_memory(self) -> int | None:
-        return None
 
 
 def dry_run(config: RunConfig) -> dict[str, Any]:
@@ -239,8 +223,10 @@ def _encoded(
     plain = [{"id": each.id, "text": text, "tokens": None} for each, text in zip(examples[:SHOWN], texts, strict=True)]
     if problem is not None or _has_to_come(entry) or not entry.can_decode:
         return plain, [], None
+    from ensemble.models.load import load_tokenizer_only
+
     try:
-        member = _tokenizer_only(entry, entry.chat_template or template)
+        member = load_tokenizer_only(entry, entry.chat_template or template)
         encoded = [member.prompt_ids(each) for each in inputs]
     except UniteError as error:
         return plain, [], str(error)
@@ -251,26 +237,6 @@ def _encoded(
         for example, ids in zip(examples[:SHOWN], encoded, strict=False)
     ]
     return shown, [len(ids) for ids in encoded], None
-
-
-def _tokenizer_only(entry: ModelSpec, template: ChatTemplate) -> Member:
-    checkpoint = entry.tokenizer
-    if entry.is_remote:
-        check_tokenizer(checkpoint)
-    tokenizer = load_tokenizer(checkpoint)
-    if template == "always" and not tokenizer.chat_template:
-        raise InputError("its tokenizer has no chat template; use chat_template=auto or never", of=entry.name)
-    return _TokenizerOnly(
-        name=entry.name,
-        tokenizer=tokenizer,
-        vocabulary=Vocabulary(tokenizer, (), max(tokenizer.get_vocab().values()) + 1),
-        context=None,
-        chat_template=template,
-        seq2seq=None,
-        device=torch.device("cpu"),
-        place="",
-        token_size=0,
-    )
 
 
 UNKNOWN = "[response]"
@@ -398,6 +364,8 @@ def plan_model(
     need = need_of_model(entry, inference.dtype, place)
     if need is None:
         return plan
+    from ensemble.models.memory import rows_that_fit
+
     # The weights decide whether it fits, because a batch becomes smaller where memory is short, as in `local_model`.
     left = None if plan["free"] is None else plan["free"] - need.weights
     rows = inference.batch_size or min(ROWS, rows_that_fit(need.per_token, prompt + new, left) or ROWS)

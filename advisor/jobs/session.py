@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 
-from advisor.models.fit import check_candidates, check_device, check_pool, place_models
+from advisor.models.fit import check_candidates, check_libraries, check_pool, place_models
 from advisor.models.loaded_models import JobRunner, LocalJobRunner, silence_libraries
 from advisor.models.profiler import is_profiled
 from advisor.models.response_cache import ResponseCache
@@ -21,7 +21,7 @@ def with_devices(config: RunConfig, progress: Progress) -> RunConfig:
     options = config.options
     if config.cluster.engine != "local":
         return config
-    check_device("--device", options.device)
+    check_libraries(config.candidates, options.device)
     candidates, said = place_models(config.candidates, options.device, options.dtype)
     if said is not None:
         progress.say(said)
@@ -36,8 +36,6 @@ def open_session(
 
     So many sets write texts on each split; None for those of the options.
     """
-    import torch
-
     options, is_local = config.options, config.cluster.engine == "local"
     # A candidate can be a judge, too.
     models = tuple(dict.fromkeys((*config.candidates, *config.judges)))
@@ -64,8 +62,11 @@ def open_session(
                 is_stored=partial(is_profiled, config),
             ):
                 progress.say(note)
-            # The engine sets the number that each model needs.
-            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            if any(not model.is_remote for model in models):
+                import torch
+
+                # The engine sets the number that each model needs.
+                stack.callback(torch.set_num_threads, torch.get_num_threads())
         # Opened last, so that a run that is refused writes nothing.
         cache = stack.enter_context(ResponseCache(config.cache_dir, progress.say))
         # In evaluate, dev and held_out are often the same questions, with the same notes.

@@ -26,6 +26,7 @@ from advisor.logs.values import amount_of, check_name, choose_score, count_of, n
 from advisor.tasks.tables.rows import LeftOut
 from advisor.tasks.tables.streams import ZIP, Notes, head_of, json_items, json_members, zip_members
 from advisor.tasks.tables.values import CUT, line_of, text_of, texts_of
+from ensemble.common.extras import check_installed
 from ensemble.errors import InputError
 from ensemble.models.thinking import has_thought
 
@@ -89,11 +90,10 @@ def _content(path: Path, notes: Notes) -> tuple[dict[str, Any], Iterator[tuple[A
 def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
     """One record for each sample and epoch; see :class:`advisor.logs.sources.LogFormat`."""
     path = source.path
+    check_installed("inspect_ai", f"{path}: a log of Inspect")
     # Also reads zip files that are compressed with zstd, from here on.
-    try:
-        from inspect_ai.log import EvalSample
-    except ImportError:
-        raise InputError(f"{path}: logs of Inspect need inspect_ai: pip install 'unite-advisor[inspect]'") from None
+    from inspect_ai.log import EvalSample
+
     header, samples = _content(path, notes)
     spec = object_at(header, "eval")
     model, task = text_of(spec.get("model")), text_of(spec.get("task"))

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from advisor.models.server_model import identify_server
+from ensemble.common.extras import check_installed, is_installed
 from ensemble.common.text import memory
 from ensemble.errors import InputError, UniteError, first_line
 from ensemble.models.choices import ChatTemplate
@@ -107,6 +108,8 @@ def check_candidates(
     is_stored: Callable[[ModelSpec], bool] = lambda _: False,
 ) -> list[str]:
     """Check that candidates fit, each alone and two of them together; return notes on those that do not."""
+    if all(entry.is_remote for entry in entries):
+        return []
     from ensemble.models.memory import in_words
 
     fitting: dict[str, list[tuple[int, str, MemoryNeed]]] = {}
@@ -114,7 +117,7 @@ def check_candidates(
     replaced: dict[str, list[str]] = {}
     unknown = False
     for entry in entries:
-        place = "" if entry.is_remote else device_of(entry, device, "local")
+        place = device_of(entry, device, "local")
         need = need_of_model(entry, dtype, place or None)
         free = free_on(place) if need is not None else None
         if need is not None and need.stored is not None:
@@ -197,6 +200,8 @@ def place_models(
 
 def _gpus() -> dict[str, int]:
     """The free bytes of each GPU; empty where fewer than two are there, since then nothing is to choose."""
+    if not is_installed("torch"):
+        return {}
     import torch
 
     count = torch.cuda.device_count()
@@ -208,7 +213,7 @@ def check_pool(
 ) -> None:
     """Check that the run can use every candidate; a server gets a request for its models and one for a few tokens."""
     if on_this_machine:
-        check_device("--device", device)
+        check_libraries(entries, device)
     for entry in entries:
         # The devices of a cluster's nodes are checked where Ray knows them.
         if on_this_machine and entry.device is not None:
@@ -227,6 +232,7 @@ def check_pool(
 def check_set(models: Sequence[ModelSpec], *, of_run: bool = False) -> None:
     """Check that every model of a set can be loaded on its device, which an option gives, or the run (`of_run`)."""
     for model in models:
+        check_installed("torch", model.name)
         if model.checkpoint.is_remote:
             check_tokenizer(model.tokenizer)
             continue
@@ -235,6 +241,13 @@ def check_set(models: Sequence[ModelSpec], *, of_run: bool = False) -> None:
         check_quantization(model.name, model.rounding, resolve_device(device))
         _check_checkpoint(model.checkpoint)
     check_together({model.name: (model.device or "auto", need_of_model(model)) for model in models})
+
+
+def check_libraries(models: Sequence[ModelSpec], device: str) -> None:
+    """Check, where a model or its tokenizer is loaded here, that this installation and the device can do it."""
+    if model := next((each for each in models if each.can_decode), None):
+        check_installed("torch", f"{model.place}: {model.name}" if model.place else model.name)
+        check_device("--device", device)
 
 
 def check_device(option: str, device: str) -> None:
@@ -285,7 +298,9 @@ def resources_of(requested: Resources, device: str, place: str) -> Resources:
 
 
 def device_of(model: ModelSpec, device: str, engine: str) -> str:
-    """The device that a model of the pool runs on; `device`, which may be ``auto``, is for models that name none."""
+    """The device of a model of the pool, empty behind a server; `device`, perhaps ``auto``, if it names none."""
+    if model.is_remote:
+        return ""
     wanted = model.device or device
     if wanted == "auto" and engine == "ray":
         return "cuda" if resources_of(model.resources, wanted, model.place).num_gpus else "cpu"

@@ -19,6 +19,7 @@ from advisor.models.job import Job
 from advisor.models.local_model import free_memory, peak_memory, reset_peak_memory
 from advisor.models.response_cache import Response
 from ensemble.common.background import in_background
+from ensemble.common.extras import is_installed
 from ensemble.common.garbage import collect_as_usual, keep_present
 from ensemble.errors import MemberError
 from ensemble.models.model_files import stored_weights
@@ -175,6 +176,8 @@ def ensemble_of(members: Sequence[Member], spec: EnsembleSpec, cache_dir: Path) 
 
 def silence_libraries(*, quiet: bool = False) -> None:
     """Hide the libraries' own progress bars and warnings; if `quiet`, those of downloads, too."""
+    if not is_installed("torch"):
+        return
     from huggingface_hub.utils import logging as hub_logging
     from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
     from transformers.utils import logging

@@ -23,7 +23,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -35,6 +34,7 @@ from advisor.models.job import Job
 from advisor.models.loaded_models import LocalJobRunner, load_ensemble, run_at_once, silence_libraries
 from advisor.models.local_model import LocalModel, free_memory, peak_memory, reset_peak_memory
 from advisor.models.response_cache import Response
+from ensemble.common.extras import check_installed
 from ensemble.common.garbage import collect_seldom, keep_present
 from ensemble.errors import InputError, MemberError, UniteError, first_line
 from ensemble.models.spec import EnsembleSpec, Resources
@@ -340,8 +340,7 @@ _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 def cluster(address: str | None = None) -> Iterator[None]:
     """Join a Ray cluster for a block: ``host:port``, ``auto``, or ``local`` to start one; None for RAY_ADDRESS."""
     address = address or os.environ.get("RAY_ADDRESS") or "local"
-    if find_spec("ray") is None:
-        raise InputError("--engine ray needs Ray, which is not installed; pip install 'unite-advisor[ray]'")
+    check_installed("ray", "--engine ray")
     # Some are read only at the import of Ray.
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)

@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -17,8 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from advisor.models.server_model import ServerHealth
-from advisor.serving.engine import RequestHandler, SharedDecoder
 from advisor.serving.grammar_checks import GrammarChecks
+from advisor.serving.handler import RequestHandler
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import (
     ChatRequest,
@@ -29,7 +29,7 @@ from advisor.serving.protocol import (
     read_chat,
     read_completion,
 )
-from advisor.serving.request import GenerationRequest, RequestError, wrong_body
+from advisor.serving.request import GenerationRequest, RequestError, token_ids_refused, wrong_body
 from advisor.serving.responses import (
     ChatFormat,
     CompletionFormat,
@@ -40,8 +40,11 @@ from advisor.serving.responses import (
 )
 from advisor.serving.responses_api import ResponsesFormat, ResponsesRequest, chat_of, in_its_names
 from advisor.serving.server import RequestMiddleware
-from advisor.serving.token_prompts import TokenPrompts, token_ids_refused
 from ensemble.errors import InputError
+
+if TYPE_CHECKING:
+    from advisor.serving.engine import SharedDecoder
+    from advisor.serving.token_prompts import TokenPrompts
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -120,7 +123,11 @@ class Endpoints:
         self._said: set[str] = set()
         self.grammar_checks = GrammarChecks(lambda: engine.refusing)
         # A strategy asks several models, each with its tokenizer, so it has no token ids.
-        self._tokens = TokenPrompts(engine, model, limits, metrics) if isinstance(engine, SharedDecoder) else None
+        self._tokens: TokenPrompts | None = None
+        if engine.DECODES:
+            from advisor.serving.token_prompts import TokenPrompts
+
+            self._tokens = TokenPrompts(cast("SharedDecoder", engine), model, limits, metrics)
 
     async def completions(self, body: CompletionRequest, request: Request) -> Response:
         """``/v1/completions``."""
@@ -178,7 +185,7 @@ class Endpoints:
         # Without addresses and reasons: this path needs no key.
         members = {name: "does not answer" if name in failing else "ok" for name in self._health.addresses}
         # A set needs all of its members. A strategy goes on without one that fails.
-        is_down = failing and (isinstance(self._engine, SharedDecoder) or failing.issuperset(self._model.members))
+        is_down = failing and (self._engine.DECODES or failing.issuperset(self._model.members))
         status = "degraded" if failing else "ok"
         return json_response({"status": status, "members": members}, 503 if is_down else 200)
 

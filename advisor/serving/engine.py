@@ -14,7 +14,6 @@ import queue
 import sys
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from advisor.models.ask import NO_TOOLS
 from advisor.models.completions import AskedPrompt, ToolChat
+from advisor.serving.handler import RequestHandler
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.request import (
@@ -51,67 +51,12 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 _Add = tuple[Literal["add"], "GenerationRequest", list[list[list[int]]]]
-STOPPING = "the server is stopping"
 _STOP_S = 20.0
 """Longest wait for the current step at the end."""
 _RETURN_S = 1.0
 """Shortest time between two returns of free memory to the system: each takes some milliseconds."""
 _USUAL_TOKENS = 4096
 """Tokens of a prompt, on average over all texts: more than few-shot prompts have."""
-
-
-class RequestHandler(ABC):
-    """What answers requests: a decoder that all requests share, or a strategy that asks several models."""
-
-    def __init__(self, limits: RequestLimits, metrics: Metrics) -> None:
-        self._limits, self._metrics = limits, metrics
-        # Reentrant: a signal handler calls `refuse` in the thread that may be in `submit` right now.
-        self._lock = threading.RLock()
-        self._accepted, self._reason = 0, ""
-
-    @property
-    def refusing(self) -> str:
-        """Why requests are refused; empty where they are accepted."""
-        return self._reason
-
-    @property
-    def idle(self) -> bool:
-        """Whether all accepted texts are finished."""
-        return self._accepted == 0
-
-    def refuse(self, reason: str = STOPPING) -> None:
-        """Accept no more requests."""
-        with self._lock:
-            self._reason = self._reason or reason
-
-    def _count_in(self, texts: int) -> None:
-        """Count texts as accepted."""
-        with self._lock:
-            if self.refusing:
-                raise unavailable(self.refusing)
-            if self._accepted + texts > self._limits.texts:
-                raise busy(f"the limit of {self._limits.texts} running and waiting texts is reached")
-            self._accepted += texts
-
-    def _count_out(self, texts: int) -> None:
-        with self._lock:
-            self._accepted -= texts
-
-    @abstractmethod
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start; events are delivered in this loop."""
-
-    @abstractmethod
-    def submit(self, request: GenerationRequest) -> None:
-        """Accept a request, whose events are what comes of it, or raise a RequestError."""
-
-    @abstractmethod
-    def cancel(self, request: GenerationRequest) -> None:
-        """Stop the texts of a request that are not finished, and free their places."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """Refuse requests and end; unfinished texts are lost. Called outside of the event loop's thread."""
 
 
 @dataclass(slots=True)
@@ -124,6 +69,8 @@ class _Work:
 
 class SharedDecoder(RequestHandler):
     """Decodes the texts of all requests together; see :class:`RequestHandler`."""
+
+    DECODES = True
 
     def __init__(self, ensemble: Ensemble, batch: Batch, limits: RequestLimits, metrics: Metrics) -> None:
         super().__init__(limits, metrics)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from advisor.serving.request import busy, unavailable
+from ensemble.common.extras import is_installed
 from ensemble.common.grammar import Grammar
 from ensemble.common.limits import LimitedProcess, LimitExceededError
 from ensemble.errors import InputError
@@ -78,6 +79,8 @@ class GrammarChecks:
 
     async def check(self, grammar: Grammar) -> Grammar:
         """The grammar with its size. A check that no client waits for any more is given up."""
+        if not is_installed("llguidance"):
+            raise InputError("this server follows no grammars and schemas, because llguidance is not installed there")
         key = hashlib.sha256(grammar.text.encode()).digest()
         found = self._found.get(key)
         if found is None:

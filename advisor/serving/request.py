@@ -56,6 +56,11 @@ def busy(reason: str) -> RequestError:
     )
 
 
+def token_ids_refused(reason: str) -> RequestError:
+    """The error where a server takes no token ids as prompts."""
+    return RequestError(400, f"prompt: give text, not token ids: {reason}", param="prompt")
+
+
 def model_error(error: Exception) -> RequestError:
     """The error where the models failed."""
     return RequestError(500, f"the models failed: {first_line(error)}", kind="server_error", code="model_error")

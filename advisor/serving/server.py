@@ -19,7 +19,7 @@ import uvicorn
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
-from advisor.serving.engine import STOPPING
+from advisor.serving.handler import STOPPING, RequestHandler
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.request import RequestError
@@ -29,8 +29,6 @@ from ensemble.errors import InputError, UniteError
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-    from advisor.serving.engine import RequestHandler
 
 
 _MOST_CONNECTIONS = 1000

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from dataclasses import replace
-from importlib import metadata, util
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from advisor.models.run_config import PERPLEXITY
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from advisor.models.ask import Model
     from advisor.options.finished_run import ServeOptions
     from advisor.run.task_prompt import TaskPrompt
-    from advisor.serving.engine import RequestHandler, SharedDecoder
+    from advisor.serving.engine import SharedDecoder
+    from advisor.serving.handler import RequestHandler
     from advisor.serving.metrics import Metrics
     from advisor.serving.protocol import RequestLimits
     from ensemble.api import Ensemble
@@ -33,13 +34,6 @@ if TYPE_CHECKING:
 # With --batch-size auto: at most so many texts at a time, as many as fit into memory with prompts of this length.
 _MAX_ROWS = 64
 _PROMPT_TOKENS = 1024
-
-
-def check_extra() -> None:
-    """Check that the libraries for the server are installed."""
-    for name in ("fastapi", "uvicorn", "prometheus_client"):
-        if util.find_spec(name) is None:
-            raise InputError(f"advisor serve needs {name}, which is not installed; pip install 'unite-advisor[serve]'")
 
 
 def check_joinable(chosen: EnsembleSpec) -> None:
@@ -92,12 +86,13 @@ def make_app_of(  # what a server needs
     from advisor.serving.app import make_app
     from advisor.serving.metrics import Metrics
     from advisor.serving.responses import ServedModel
-    from ensemble.models.member import ServerMember
 
     metrics = Metrics()
     engine: RequestHandler
     max_model_len = None
     if isinstance(chosen, EnsembleSpec):
+        from ensemble.models.member import ServerMember
+
         method = chosen.method
         ensemble = load_chosen(chosen)
         (engine,) = _decoders([ensemble], limits, metrics, options)
@@ -124,6 +119,8 @@ def _decoders(
     ensembles: Sequence[Ensemble], limits: RequestLimits, metrics: Metrics | None, options: ServeOptions
 ) -> list[SharedDecoder]:
     """An engine for each of these ensembles, which share the memory that is free; without metrics each has its own."""
+    if not ensembles:
+        return []
     from advisor.serving.engine import SharedDecoder
     from advisor.serving.metrics import Metrics
     from ensemble.decode.settings import Batch

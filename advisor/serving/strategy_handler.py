@@ -16,7 +16,7 @@ from advisor.models.response_cache import Response
 from advisor.records import FinishReason
 from advisor.run.asking import Answered, Answerer
 from advisor.run.plan import StrategyPlan
-from advisor.serving.engine import RequestHandler, SharedDecoder
+from advisor.serving.handler import RequestHandler
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.request import Event, GenerationRequest, Piece, RequestError, prompt_error
@@ -35,7 +35,7 @@ _PIECE = re.compile(r"(?:\s*\S+){1,8}\s*|\s+")
 class DecoderModel:
     """A model of this process; see :class:`advisor.models.ask.Model`."""
 
-    def __init__(self, name: str, engine: SharedDecoder) -> None:
+    def __init__(self, name: str, engine: RequestHandler) -> None:
         self.name, self.engine = name, engine
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from advisor.serving.protocol import (
     read_max_tokens,
     refuse_unsupported,
 )
-from advisor.serving.request import RequestError
+from advisor.serving.request import RequestError, token_ids_refused
 from advisor.serving.responses import MIN_LOGPROB, ServedModel, usage_fields
 from ensemble.errors import MemberError
 from ensemble.models.member import LocalMember
@@ -157,11 +157,6 @@ class TokenPrompts:
             "logprobs": logprobs if with_logprobs else None,
             "finish_reason": "stop" if tokens[-1].token in vocabulary.eos_ids else "length",
         }
-
-
-def token_ids_refused(reason: str) -> RequestError:
-    """The error where a server takes no token ids as prompts."""
-    return RequestError(400, f"prompt: give text, not token ids: {reason}", param="prompt")
 
 
 def _why_text_only(members: Sequence[Member]) -> str:

@@ -20,6 +20,7 @@ from advisor.tasks.data_files import LARGEST, Record, check_files, make_record, 
 from advisor.tasks.tables.rows import is_saved, saved_files, stem_of
 from advisor.tasks.tables.streams import Notes
 from advisor.tasks.templates import Template
+from ensemble.common.extras import check_installed
 from ensemble.common.files import default_cache_dir, exists, write_text, write_whole
 from ensemble.errors import InputError
 from ensemble.models.hub import may_pass
@@ -120,6 +121,7 @@ class HubSource(DataSource):
 
     def __init__(self, spec: DataSpec, file: Path, hub: str) -> None:
         super().__init__(spec, file, {})
+        check_installed("datasets", f"{file}: data of the hub ({hub})")
         self._hub = hub
         self._way_out = "give --data DIR to read local files instead" if spec.local else "correct the task file"
 

@@ -24,7 +24,6 @@ import tempfile
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.metadata import version
-from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,8 +42,6 @@ TEMPLATE = Path("additional_chat_templates", "default.jinja")
 """The file that goes before a tokenizer's other chat templates."""
 _MAGIC = b"GGUF"
 _PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
-_NEEDED = ("gguf", "accelerate")
-"""Libraries that transformers needs to read a GGUF file."""
 COUNT = re.compile(r"layer|block|depth|expert|head|label", re.IGNORECASE)
 """Keys of a configuration whose numbers count parts of the model."""
 MOST_PARTS = 10**6
@@ -67,12 +64,7 @@ def check_file(path: Path) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raise an InputError if no library reads GGUF files, or if a file's name shows that it is one of several parts."""
-    if missing := [library for library in _NEEDED if find_spec(library) is None]:
-        raise InputError(
-            f"GGUF files need {' and '.join(missing)}, which is not installed; pip install 'unite-advisor[gguf]'",
-            of=name,
-        )
+    """Raise an InputError if a file's name shows that it is one of several parts."""
     # A file that is the only part (00001-of-00001) is whole.
     if (part := _PART.search(name)) and int(part[1]) > 1:
         raise InputError(

@@ -30,7 +30,7 @@ from ensemble.models.model_files import (
 )
 from ensemble.models.spec import Checkpoint, ModelSpec, Sides, resolve_device
 from ensemble.runtime.cached_runner import CachedRunner
-from ensemble.runtime.local_runner import RecomputingRunner, logits_device
+from ensemble.runtime.local_runner import LocalRunner, RecomputingRunner, logits_device
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.token_client import TokenClient, connect
 from ensemble.vocabulary.token_bytes import Vocabulary
@@ -174,6 +174,39 @@ def _eos_ids(checkpoint: Checkpoint) -> tuple[int, ...]:
         if found and all(isinstance(index, int) and 0 <= index < 2**24 for index in found):
             return tuple(index for index in found if isinstance(index, int))
     return ()
+
+
+class TokenizerOnly(Member):
+    """A member without weights: it writes prompts as the loaded member would."""
+
+    def runner(self) -> LocalRunner:
+        """Refused: without weights there is nothing to run."""
+        raise InputError("only its tokenizer is loaded", of=self.name)
+
+    def free_memory(self) -> int | None:
+        """See :meth:`Member.free_memory`."""
+        return None
+
+
+def load_tokenizer_only(spec: ModelSpec, template: ChatTemplate) -> TokenizerOnly:
+    """Load a model's tokenizer, as a member that writes prompts."""
+    checkpoint = spec.tokenizer
+    if spec.is_remote:
+        check_tokenizer(checkpoint)
+    tokenizer = load_tokenizer(checkpoint)
+    if template == "always" and not tokenizer.chat_template:
+        raise InputError("its tokenizer has no chat template; use chat_template=auto or never", of=spec.name)
+    return TokenizerOnly(
+        name=spec.name,
+        tokenizer=tokenizer,
+        vocabulary=Vocabulary(tokenizer, (), max(tokenizer.get_vocab().values()) + 1),
+        context=None,
+        chat_template=template,
+        seq2seq=None,
+        device=torch.device("cpu"),
+        place="",
+        token_size=0,
+    )
 
 
 def _check_tokenizer(client: TokenClient, tokenizer: Any, address: ServerAddress) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ensemble.common.extras import wheel_to_install
 from ensemble.models.spec import EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def model_card(
         local=len(ids) < len(loaded),
         servers=len(loaded) < len(members),
         trusted=", ".join(trusted),
-        extra=_extras(members),
+        package=wheel_to_install(local=True),
         loading=", ".join(dict.fromkeys(member.dtype or "auto" for member in loaded)),
         prompts=prompt_section(spec.task),
         evidence=evidence.strip(),
@@ -93,16 +94,6 @@ def _weights(spec: EnsembleSpec) -> str:
     if isinstance(spec.weights, str):
         return "of each prompt, from each member's perplexity of it"
     return ", ".join(f"{weight:.3g}" for weight in spec.weights or ())
-
-
-def _extras(members: Sequence[ModelSpec]) -> str:
-    """The extras to install for some members, as pip takes them."""
-    here = [member for member in members if not member.is_remote]
-    extras = [
-        *(["gguf"] if any(member.weights.gguf for member in here) else []),
-        *(["openai"] if len(here) < len(members) else []),
-    ]
-    return f"[{','.join(extras)}]" if extras else ""
 
 
 def _row(number: int, member: ModelSpec) -> Mapping[str, Any]:

@@ -135,13 +135,6 @@ class ServerClient:
     """Connections to a server; several threads can use it, and :meth:`start` has as many as the address allows."""
 
     def __init__(self, address: ServerAddress, retries: int = RETRIES) -> None:
-        try:
-            import httpx2  # noqa: F401
-        except ImportError:
-            raise InputError(
-                "a model behind a server needs an HTTP client (httpx2), which is not installed; "
-                "pip install 'unite-advisor[openai]'"
-            ) from None
         from ensemble.servers.transport import RestrictedClient
 
         # Their debug messages quote the headers of requests and answers, and so the key.

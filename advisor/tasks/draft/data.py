@@ -19,6 +19,7 @@ from typing import TypeVar
 from advisor.tasks.data_files import TABLES, Record, data_suffix
 from advisor.tasks.data_sources import DataSpec, FileSource, HubSource, one_line_errors
 from advisor.tasks.tables.rows import is_saved, saved_splits, stem_of
+from ensemble.common.extras import check_installed
 from ensemble.common.files import exists
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
@@ -136,6 +137,7 @@ def _dev_size(count: int, *, is_shared: bool) -> tuple[int | None, str]:
 
 
 def _of_hub(name: str, out: Path, config: str | None) -> DraftData:
+    check_installed("datasets", f"{name} is no file, and a data set of the hub")
     import datasets
 
     from ensemble.models.hub import commit_on_hub

@@ -32,6 +32,7 @@ from advisor.tasks.tables.streams import (
     open_stream,
     zip_members,
 )
+from ensemble.common.extras import check_installed
 from ensemble.common.limits import LimitExceededError, limited_process
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
@@ -144,6 +145,8 @@ def plain(value: Any) -> Any:
 
 def library_columns(kind: str, path: Path) -> list[str]:
     """The names of the columns of a file or folder that :mod:`advisor.tasks.tables.libraries` reads."""
+    if kind != "excel":
+        check_installed("pyarrow" if kind == "parquet" else "datasets", str(path))
     return cast("list[str]", _call_library(path, "columns", kind, str(path)))
 
 
