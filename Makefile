@@ -109,14 +109,22 @@ format: venv  ## put the code into the form that `make check` wants
 docs: venv  ## build the site into build/site; a link that leads nowhere is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-package: venv  ## build the sdist and the wheel into dist, and run the demo in an environment that has only the wheel
+package: venv  ## build the sdist and the wheel into dist, and try the wheel in new environments, alone and with `local`
 	rm -rf dist build/package
 	$(BIN)/python -m hatchling build
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/package dist/*.tar.gz
 	cmp dist/*.whl build/package/*.whl
-	$(PYTHON) -m venv build/package/env
-	$(call install,build/package/env/bin/python,--constraint requirements.lock dist/*.whl)
-	cd build/package && env/bin/advisor select --pool demo --task word_problems --limit 50 --cache-dir cache --out run
+	@for extra in base tables local; do $(PYTHON) -m venv build/package/$$extra; done
+	$(call install,build/package/base/bin/python,--constraint requirements.lock dist/*.whl)
+	$(call install,build/package/tables/bin/python,--constraint requirements.lock "$$(ls dist/*.whl)[tables]")
+	$(call install,build/package/local/bin/python,--constraint requirements.lock "$$(ls dist/*.whl)[local]")
+	@echo "Megabytes of each installation, without pip:"
+	@for extra in base tables local; do \
+		build/package/$$extra/bin/python -m pip uninstall --quiet --yes pip setuptools; \
+		du -sm build/package/$$extra/lib/python*/site-packages; \
+	done
+	build/package/base/bin/python tests/base.py
+	cd build/package && local/bin/advisor select --pool demo --task word_problems --limit 50 --cache-dir cache --out run
 	test -s build/package/run/report.html
 
 real: venv  ## fetch real models and questions, and run the main job on them, on three tasks; see REAL, QUESTIONS and GEMMA

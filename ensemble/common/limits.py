@@ -7,11 +7,10 @@ import contextlib
 import importlib
 import json
 import os
-import select
+import queue
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -25,6 +24,7 @@ MEMORY = 2**30
 """The memory limit of the child process, in bytes."""
 _START_SECONDS = 60.0
 """A busy machine may take long to start a process; this is no time of the untrusted input."""
+_FITS_IN_PIPE = 2**12
 _CHILD = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from ensemble.common.limits import _serve; _serve()"
 _ROOT = Path(__file__).parents[2]
 
@@ -40,6 +40,7 @@ class LimitedProcess:
         self._memory = memory
         self._imports = imports
         self._process: subprocess.Popen[bytes] | None = None
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._lock = threading.Lock()
 
     def call(self, function: str, *arguments: Any, seconds: float = SECONDS) -> Any:
@@ -72,10 +73,9 @@ class LimitedProcess:
             # Not terminate(): the code in the child may be inside of a library that handles no signals.
             process.kill()
             process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):
-                        pipe.close()
+            if process.stdin is not None:
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is not None:
@@ -96,7 +96,11 @@ class LimitedProcess:
                 env=environment,
                 start_new_session=True,  # Ctrl-C goes to the parent alone, which ends the child
             )
-            if b"ready" not in self._read_line(self._process, _START_SECONDS):
+            # Not select(), which knows no pipes on Windows.
+            self._lines = queue.SimpleQueue()
+            lines = (self._process.stdout, self._memory // 4, self._lines)
+            threading.Thread(target=_read_lines, args=lines, daemon=True).start()
+            if b"ready" not in (self._next_line(_START_SECONDS) or b""):
                 self.close()
                 raise UniteError("the process that checks untrusted input cannot be started; is Python complete?")
         return self._process
@@ -107,36 +111,25 @@ class LimitedProcess:
             raise LimitExceededError("the process that checks untrusted input has ended")
         # A large argument fills the pipe before the child reads it, so a thread writes while this one waits. A small
         # one fits, since the child has read everything before; thousands of calls would notice a thread for each.
-        if len(line) <= select.PIPE_BUF:
+        if len(line) <= _FITS_IN_PIPE:
             _write(pipe, line)
         else:
             threading.Thread(target=_write, args=(pipe, line), daemon=True).start()
-        data = self._read_line(process, seconds)
+        if (data := self._next_line(seconds)) is None:
+            raise LimitExceededError(f"it takes more than {seconds:g} s")
         if not data.endswith(b"\n"):
-            code = process.poll()
-            if code is None and data != b"":
+            if len(data) >= self._memory // 4:
                 raise LimitExceededError("the answer is too long")
-            if code is None:
-                raise LimitExceededError(f"it takes more than {seconds:g} s")
             raise LimitExceededError(f"it takes more than {self._memory / 2**30:g} GiB of memory, or ends the process")
         answer: dict[str, Any] = json.loads(data)
         return answer
 
-    def _read_line(self, process: subprocess.Popen[bytes], seconds: float) -> bytes:
-        """A line from the child; what came until the limit if none is complete by then."""
-        pipe = process.stdout
-        data, end = bytearray(), time.monotonic() + seconds
-        while pipe is not None and (left := end - time.monotonic()) > 0:
-            if not select.select([pipe], [], [], left)[0]:
-                break
-            part = os.read(pipe.fileno(), 2**16)
-            if not part:
-                process.wait()
-                break
-            data += part
-            if data.endswith(b"\n") or len(data) > self._memory // 4:
-                break
-        return bytes(data)
+    def _next_line(self, seconds: float) -> bytes | None:
+        """A line from the child, only its beginning if it is too long or the child has ended; None after that time."""
+        try:
+            return self._lines.get(timeout=seconds)
+        except queue.Empty:
+            return None
 
 
 @cache
@@ -156,6 +149,14 @@ def _import_path() -> list[str]:
     folders = [folder for folder in sys.path if folder and Path(folder).resolve() != here]
     # Last, since this may be the working folder of a developer.
     return [*folders, str(_ROOT)]
+
+
+def _read_lines(pipe: Any, longest: int, lines: queue.SimpleQueue[bytes]) -> None:
+    """Pass on the lines of a child, then an empty one at its end."""
+    with pipe:
+        while data := pipe.readline(longest):
+            lines.put(data)
+    lines.put(b"")
 
 
 def _write(pipe: Any, line: bytes) -> None:
