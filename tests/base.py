@@ -22,33 +22,32 @@ from pathlib import Path
 
 from servers import SKIPS, Adders, raw_server
 
-TASK, SERVERS = ("--task", "task.yaml"), ("--pool", "servers.txt")
-COMMANDS = {
-    "select --logs": ("select", "--logs", "log.csv", "--out", "logs"),
-    "compare": ("compare", "log.csv"),
-    "label": ("label", *SERVERS, *TASK),
-    "judge": ("judge", "logs"),
-    "report": ("report", "logs"),
-    "init": ("init", "questions.jsonl"),
-    "doctor": ("doctor",),
-    "select --dry-run": ("select", *SERVERS, *TASK, "--dry-run"),
-    "select": ("select", *SERVERS, *TASK, "--out", "run"),
-    "run": ("run", "run", "5 + 6", "--allow-server", "URL"),
-    "check": ("check", "run", *SERVERS, "--task", "fresh.yaml"),
-    "export": ("export", "run", "strategy"),
-    "serve": ("serve", "run", "--allow-server", "URL", "--port", "0"),
-}
+COMMANDS = (
+    "select --logs log.csv --out logs",
+    "compare log.csv",
+    "label --pool servers.txt --task task.yaml",
+    "judge logs",
+    "report logs",
+    "init questions.jsonl",
+    "doctor",
+    "select --pool servers.txt --task task.yaml --dry-run",
+    "select --pool servers.txt --task task.yaml --out run",
+    "run run 5+6 --allow-server URL",
+    "check run --pool servers.txt --task fresh.yaml",
+    "export run strategy",
+    "serve run --allow-server URL --port 0",
+)
 """What has to work."""
 NEEDS = {
-    "a model": ("select", "--pool", "local.txt", *TASK),
-    "models": ("run", "--models", "org/model", "--models", "org/other", "5 + 6"),
-    "the hub": ("select", *SERVERS, "--task", "gsm8k"),
-    "Parquet": ("init", "table.parquet"),
-    "Ray": ("profile", *SERVERS, *TASK, "--engine", "ray"),
-    "Inspect": ("select", "--logs", "log.json"),
-    "lm-eval": ("lm-eval", "run"),
+    "select --pool local.txt --task task.yaml": ("torch", "local"),
+    "run --models org/model --models org/other 5+6": ("torch", "local"),
+    "select --pool servers.txt --task gsm8k": ("datasets", "local"),
+    "init table.parquet": ("pyarrow", "tables"),
+    "profile --pool servers.txt --task task.yaml --engine ray": ("ray", "ray"),
+    "select --logs log.json": ("inspect_ai", "inspect"),
+    "lm-eval run": ("lm_eval", "lm-eval"),
 }
-"""What has to say that it needs an extra."""
+"""What has to say that it needs a module, and the extra that has it."""
 POSIX = ("fcntl", "resource", "pwd", "termios")
 
 
@@ -109,13 +108,13 @@ def ask(said: StringIO) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def call(words: tuple[str, ...]) -> tuple[int, str]:
+def call(command: str) -> tuple[int, str]:
     """Run a command in this process; its status, and what it wrote."""
     from advisor.cli import main
 
-    sys.argv = ["advisor", *words]
+    sys.argv = ["advisor", *command.split()]
     status, out, err = 0, StringIO(), StringIO()
-    if words[0] == "serve":
+    if "serve" in sys.argv:
         threading.Thread(target=ask, args=(out,), daemon=True).start()
     with redirect_stdout(out), redirect_stderr(err):
         try:
@@ -134,10 +133,8 @@ if __name__ == "__main__":
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
         raw.answer = Adders()
         write_files(raw.url)
-        called = {**COMMANDS, **NEEDS} if len(sys.argv) > 1 else COMMANDS
-        found = {
-            name: call(tuple(raw.url if word == "URL" else word for word in words)) for name, words in called.items()
-        }
+        called = (*COMMANDS, *NEEDS) if len(sys.argv) > 1 else COMMANDS
+        found = {command: call(command.replace("URL", raw.url)) for command in called}
         os.chdir("/")
     print(json.dumps(found), file=output, flush=True)
-    sys.exit(any(status != 0 for name, (status, _) in found.items() if name in COMMANDS))
+    sys.exit(any(status != 0 for command, (status, _) in found.items() if command in COMMANDS))
