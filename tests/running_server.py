@@ -22,7 +22,8 @@ import uvicorn.server
 
 from advisor.models.server_model import ServerHealth
 from advisor.serving.app import make_app
-from advisor.serving.engine import RequestHandler, SharedDecoder
+from advisor.serving.engine import SharedDecoder
+from advisor.serving.handler import RequestHandler
 from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.responses import ServedModel
