@@ -54,6 +54,7 @@ def select(pool: str | None = None, task: str | None = None, **options: Any) -> 
         with suppress(ImportError):
             import tqdm.auto  # noqa: F401
 
+    from advisor.commands.command_line import keep_cache
     from advisor.commands.select import select_run
     from advisor.options.new_run import SelectOptions
     from advisor.options.option import from_python
@@ -62,6 +63,7 @@ def select(pool: str | None = None, task: str | None = None, **options: Any) -> 
     given = {name: value for name, value in {"pool": pool, "task": task, **options}.items() if value is not None}
     command = f"select({', '.join(f'{name}={value!r}' for name, value in given.items())})"
     typed = SelectOptions(**from_python(SelectOptions, given, "select"))
+    keep_cache(typed)
     folder, _ = select_run(typed, command, Progress(quiet=typed.quiet))
     return SelectResult(folder)
 

@@ -33,7 +33,7 @@ def markdown(result: Result) -> str:
         f"## {escaped(headline(result))}",
         escaped(text.sentence(said)),
         "\n".join(f"- {escaped(name)}: {escaped(value)}" for name, value in told.items() if value),
-        "\n".join(f"- **Warning:** {escaped(text.sentence(each))}" for each in result.advice.warnings),
+        "\n".join(f"- **Warning:** {escaped(text.sentence(each, begins=True))}" for each in result.advice.warnings),
     ]
     parts += [f"### {escaped(table.title)}\n\n{as_markdown(table)}" for table in _tables(result)]
     return "\n\n".join(part for part in parts if part) + "\n"

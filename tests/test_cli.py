@@ -56,6 +56,18 @@ def test_a_run_folder_holds_three_files_and_the_report_is_made_again_from_the_ot
     assert (copy / "report.html").read_bytes() == (finished.run / "report.html").read_bytes()
 
 
+def test_without_a_home_that_can_be_written_the_cache_is_beside_the_run(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.job(models, "alpha", "beta")
+    place.write("home", "a file, and no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place.folder / "home"))
+    ran = place.select("--no-verify")
+    said = [line for line in ran.err.splitlines() if "what is cached" in line]
+    assert said == [f"note home/unite-advisor cannot be written, so what is cached goes to {place.folder}/.cache"]
+    assert answered(place.folder / ".cache") > 0
+
+
 def test_the_chosen_set_of_a_run_goes_on_writing(
     place: Place, finished: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

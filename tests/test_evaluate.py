@@ -16,6 +16,7 @@ from advisor.options.finished_run import EvaluateOptions
 from advisor.progress import Progress
 from advisor.run.folder import Run
 from advisor.statistics import holm
+from ensemble.methods import list_methods
 
 pytest_plugins = ["pools"]
 
@@ -64,6 +65,12 @@ def test_a_method_that_does_not_fit_is_left_out_with_its_reason(run: Place) -> N
     assert "it needs a reward model" in methods["rerank"]["left_out"]
     assert methods["average"]["accuracy"] is None
     assert [name for name, entry in methods.items() if entry["left_out"]] == ["average", "rerank"]
+
+
+def test_all_methods_are_those_that_are_listed(run: Place) -> None:
+    methods = by_name(evaluate(run, "--methods", "all", "--limit", "2"))
+    assert list(methods) == [*list_methods(), "self-consistency"]
+    assert not methods["unite"]["left_out"]
 
 
 def test_there_is_no_vote_where_answers_are_read_with_a_look_at_the_reference(run: Place) -> None:

@@ -242,6 +242,13 @@ def test_the_first_screen_has_each_description_as_a_whole(
         assert options.__doc__ in words
 
 
+def test_a_path_may_begin_with_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/me")
+    options = SelectOptions(pool="~/models.txt", task="~/t.yaml", out=Path("~/runs/x"), only="~a*")
+    assert (options.pool, options.task, options.only) == ("/me/models.txt", "/me/t.yaml", "~a*")
+    assert (options.out, RunOptions(run="~/r", prompt="~/r?").run) == (Path("/me/runs/x"), "/me/r")
+
+
 def test_a_run_keeps_the_options_that_change_figures() -> None:
     kept = SelectOptions(pool="demo", task="x", limit=3, quiet=True, out=Path("o"), batch_size=2).stored_settings()
     assert (kept["pool"], kept["limit"], kept["seed"]) == ("demo", 3, 0)

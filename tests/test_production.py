@@ -117,6 +117,8 @@ def test_a_question_gets_the_text_that_was_verified(run: Place) -> None:
     assert taken.out == f"{sample['ensemble']['text']}\n"
     answer = run.advisor("run", "run", question, "--strategy", "unite", "--answer")
     assert answer.out == f"{sample['ensemble']['extracted']}\n"
+    whole = json.loads(run.advisor("run", "run", question, "--strategy", "unite", "--json").out)
+    assert (whole["text"], whole["answer"]) == (sample["ensemble"]["text"], sample["ensemble"]["extracted"])
     wrapped = run.advisor("run", "run", sample["prompt"], "--strategy", "unite")
     assert (wrapped.out, "has the task's template already" in wrapped.err) == (taken.out, True)
     model = next(each["members"][0] for each in run.json()["strategies"] if each["strategy"] == "single")
@@ -128,6 +130,8 @@ def test_an_empty_text_is_no_answer_and_no_vote(run: Place) -> None:
     ran = run.advisor("run", "run", QUESTION, "--raw", "--strategy", "vote")
     assert (ran.status, ran.out) == (0, "\n")
     assert "no model gave an answer, so there was no vote" in ran.err
+    whole = json.loads(run.advisor("run", "run", QUESTION, "--raw", "--strategy", "vote", "--json").out)
+    assert (whole["text"], whole["answer"], whole["calls"], whole["failed_members"]) == ("", None, 3, [])
     assert "note the text is empty" in ran.err
     none = run.advisor("run", "run", QUESTION, "--raw", "--strategy", "unite", "--answer")
     assert (none.status, none.out) == (1, "")

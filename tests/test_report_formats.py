@@ -150,7 +150,7 @@ def test_grades_are_not_told_as_right_answers(tmp_path: Path, figures: dict[str,
 
 
 def test_a_sentence_has_minus_signs_and_names_keep_their_hyphens() -> None:
-    assert sentence("gpt-2 loses -1.5 points (-2.0 to -1.0)") == "Gpt-2 loses −1.5 points (−2.0 to −1.0)."
+    assert sentence("it loses -1.5 points (-2.0 to -1.0) to gpt-2") == "It loses −1.5 points (−2.0 to −1.0) to gpt-2."
 
 
 def test_every_form_has_the_sentences_of_the_summary(

@@ -100,9 +100,11 @@ def test_a_seed_draws_what_generate_draws_and_the_same_again(pair: Ensemble) -> 
     with serving(pair) as running, running.client() as client:
         ask = client.completions.create
         first, again = (ask(model="tiny", prompt="x", max_tokens=16, n=4, **how) for _ in range(2))
+        usual, drawn = (ask(model="tiny", prompt="x", n=3, seed=5, **more) for more in ({}, {"temperature": 1.0}))
         fresh = {ask(model="tiny", prompt="x", max_tokens=16, temperature=1.2).choices[0].text for _ in range(4)}
     assert [choice.text for choice in first.choices] == [one.text for one in wanted]
     assert first.choices == again.choices
+    assert usual.choices == drawn.choices
     assert len(fresh) > 1
 
 

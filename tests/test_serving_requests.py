@@ -78,7 +78,7 @@ def test_nonsense_is_a_bad_request(server: Running, body: str | bytes) -> None:
         (COMPLETIONS, completion(top_p=0), "top_p"),
         (COMPLETIONS, completion(seed=2**63), "seed"),
         (COMPLETIONS, completion(n=9, temperature=1), "n"),
-        (COMPLETIONS, completion(n=2), "n"),
+        (COMPLETIONS, completion(n=2, temperature=0), "n"),
         (COMPLETIONS, completion(prompt=["x"] * 9), "n"),
         (COMPLETIONS, completion(stop=["a", ""]), "stop"),
         (COMPLETIONS, completion(stop=["a"] * 17), "stop"),

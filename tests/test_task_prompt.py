@@ -13,7 +13,7 @@ from advisor.options.finished_run import RunOptions
 from advisor.run.plan import answer_reader
 from advisor.run.task_prompt import TaskPrompt, prompt_of
 from advisor.serving.protocol import ChatRequest, RequestLimits, read_chat
-from advisor.serving.request import RequestError
+from advisor.serving.request import GenerationRequest, RequestError
 from advisor.tasks import load_task
 from ensemble.errors import InputError
 from ensemble.models.prompts import PromptTemplate, ServedTask, Sourced
@@ -153,10 +153,14 @@ def test_a_server_fills_more_prompts_than_a_task_has(monkeypatch: pytest.MonkeyP
 # --- Chats ---
 
 
-def chat(prompt: TaskPrompt | None, *messages: tuple[str, str]) -> Any:
+def asked(prompt: TaskPrompt | None, *messages: tuple[str, str]) -> GenerationRequest:
     sent = [{"role": role, "content": content} for role, content in messages]
     body = ChatRequest.model_validate({"model": "x", "messages": sent})
-    return read_chat(body, RequestLimits(), 0, prompt)[0].prompts[0]
+    return read_chat(body, RequestLimits(), 0, prompt)
+
+
+def chat(prompt: TaskPrompt | None, *messages: tuple[str, str]) -> Any:
+    return asked(prompt, *messages).prompts[0]
 
 
 def test_the_last_message_of_the_user_is_filled_in() -> None:
@@ -165,6 +169,12 @@ def test_the_last_message_of_the_user_is_filled_in() -> None:
     conversation = chat(made(), ("user", "a"), ("assistant", "b"), ("user", "c"))
     assert [message["content"] for message in conversation] == ["a", "b", "Question: c\nAnswer:"]
     assert chat(made(), ("system", "s"))[0]["content"] == "s"
+
+
+def test_a_chat_of_several_turns_says_that_the_last_one_is_the_question() -> None:
+    turns = ("user", "a"), ("assistant", "b"), ("user", "c")
+    assert "only the last message of the user" in asked(made(), *turns).extras["note"]
+    assert asked(made(), ("system", "s"), turns[2]).extras == asked(None, *turns).extras == {}
 
 
 def test_a_message_that_lacks_a_field_is_refused() -> None:

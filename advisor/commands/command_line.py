@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 
 from advisor.options.option import Option, Options, Panel, options_of
 from advisor.options.shared import OutputOptions
+from ensemble.common.files import move_cache
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
 from ensemble.plugins import version_of
@@ -93,12 +94,24 @@ def with_options(command: str, options: type[Options]) -> Callable[..., None]:
             from advisor.progress import Progress
 
             Progress(quiet=chosen.quiet).starting()
+        # Before libraries are imported, which read where their caches are.
+        if hasattr(chosen, "device") and chosen.source in (None, "models"):
+            keep_cache(chosen)
         getattr(import_module(f"advisor.commands.{command}"), command)(chosen)
 
     call.__name__, call.__doc__ = command, options.__doc__
     call.__annotations__ = {each.name: each.annotation for each in parameters}
     call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return call
+
+
+def keep_cache(options: Any) -> None:
+    """Let responses be stored where models run: beside the run folder if the user's cache cannot be written."""
+    place = getattr(options, "out", None) or getattr(options, "run", None)
+    if (note := move_cache(Path(place).parent if place else Path("runs"))) is not None:
+        from advisor.progress import Progress
+
+        Progress(quiet=getattr(options, "quiet", False)).say(note)
 
 
 def _parameter(field: dataclasses.Field[Any], option: Option, hint: Any, has_many: bool) -> Parameter:

@@ -57,7 +57,7 @@ def evaluate(options: EvaluateOptions) -> None:
     """Score methods, and every member alone; write ``evaluation.json`` and the report, and print the methods."""
     run, progress = Run.open(options.run), Progress(quiet=options.quiet)
     config = with_devices(evaluation_config(run, options, command_line()), progress)
-    methods = split_names(options.methods)
+    methods = _methods(options)
     method_options = learned_options(run, methods, config)
     for method, values in _read_settings(options.settings, methods).items():
         method_options.setdefault(method, {}).update(values)
@@ -93,13 +93,13 @@ def evaluate(options: EvaluateOptions) -> None:
 def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunConfig:
     """Load what the options name: ``held_out`` has the questions to evaluate on, ``dev`` those that give weights."""
     options = with_task_of(run, options)
-    methods, members = split_names(options.methods), split_names(options.members)
+    methods, members = _methods(options), split_names(options.members)
     if not methods:
         raise InputError(f"--methods: name at least one of {', '.join(list_methods())}")
     for method in methods:
         plugins().check(method)
         if method not in list_methods():
-            raise InputError(f"--methods {method}: not one of {', '.join(list_methods())}")
+            raise InputError(f"--methods {method}: not one of {', '.join(list_methods())}; or give all")
     for option, names in (("--methods", methods), ("--members", members)):
         if repeated := next((name for name, count in Counter(names).items() if count > 1), None):
             raise InputError(f"{option}: {repeated} appears twice; name each once")
@@ -127,6 +127,10 @@ def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunCo
         command=command,
         judges=judges,
     )
+
+
+def _methods(options: EvaluateOptions) -> tuple[str, ...]:
+    return tuple(list_methods()) if options.methods == "all" else split_names(options.methods)
 
 
 def _check_disjoint(task: Task, dev: Task) -> None:

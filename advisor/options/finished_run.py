@@ -95,7 +95,7 @@ class CheckOptions(
 class MethodsOptions(Options, panel="Decoding"):
     """What is evaluated."""
 
-    methods: str = option("unite,voting", "Names with commas between them; see advisor methods.")
+    methods: str = option("unite,voting", "Names with commas between them, or all; see advisor methods.")
     members: str = option(
         "", "Candidates of the run with commas between them, the primary first. Default: the chosen set."
     )
@@ -313,6 +313,12 @@ class RunOptions(ChosenOptions, panel="Decoding"):
 
     prompt: str | None = argument(
         "A question of the run's task or another prompt, or - for standard input.", "PROMPT", None
+    )
+    as_json: bool = changed(
+        OutputOptions,
+        "as_json",
+        help="Print the text, the answer in it and what it took as JSON, and nothing else, on standard output.",
+        unless=("stream",),
     )
     seed: int = changed(SeedOptions, "seed")
     temperature: float = option(0.0, "0 takes the most likely token.", within=AT_LEAST_0)

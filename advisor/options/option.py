@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -36,6 +37,8 @@ _INSTEAD: Mapping[Source, str] = {
     "scores": "--scores, which gives numbers instead of models",
 }
 _METADATA = "option"
+_PLACES = ("FILE", "TASK", "RUN")
+"""What the value of an option is called that may be a path."""
 REQUIRED: Any = dataclasses.MISSING
 
 
@@ -123,6 +126,9 @@ class Options:
         given = {each.name: declared[each.name] for each in fields if getattr(self, each.name) != each.default}
         for name, each in given.items():
             value = getattr(self, name)
+            if isinstance(value, Path) or (isinstance(value, str) and each.metavar in _PLACES):
+                # A shell leaves the ~ of --out=~/x to the program. An unknown user's stays as it is.
+                object.__setattr__(self, name, type(value)(os.path.expanduser(value)))  # noqa: PTH111
             if each.one_of and value not in each.one_of:
                 raise InputError(f"{each.flag} {value}: not one of {', '.join(each.one_of)}")
             if each.within is not None and value not in each.within:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from advisor.models.ask import Model, reply_to
 from advisor.models.completions import AskedPrompt, ToolChat, in_one_form
@@ -54,6 +54,16 @@ class Answered:
     def calls(self) -> int:
         """How many times a model was asked."""
         return len(self.answers) + len(self.failures)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What a client gets of it beside the response."""
+        return {
+            "model": self.model,
+            "calls": self.calls,
+            "agreement": self.agreement,
+            "failed_members": sorted({name for name, _ in self.failures}),
+        }
 
 
 class Answerer:

@@ -211,9 +211,9 @@ class Endpoints:
                 raise RequestError(400, f"response_format: {error}", param="response_format") from None
         # In a thread: a template that does more than read fields is rendered in another process.
         seed = secrets.randbits(62)
-        generation, note = await asyncio.to_thread(read_chat, body, self._limits, seed, self._model.prompt, grammar)
-        if note is not None:
-            self._say_once(note)
+        generation = await asyncio.to_thread(read_chat, body, self._limits, seed, self._model.prompt, grammar)
+        if "note" in generation.extras:
+            self._say_once(generation.extras["note"])
         return generation
 
     async def _respond(self, response: ResponseFormat, client: Request) -> Response:

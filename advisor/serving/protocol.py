@@ -64,6 +64,10 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
 _MAX_ALTERNATIVES = 20
 _MAX_CHOSEN = 128
 """Ids of ``logprob_token_ids``, as in vLLM."""
+_LAST_ALONE = (
+    "only the last message of the user is put into the prompt of the run's task, which was verified with single "
+    "questions; the messages before it are sent as they are"
+)
 _MAX_STOP = 256
 """Characters of a stop string. Every step of a stream compares the end of the text with every stop string."""
 
@@ -266,8 +270,8 @@ def read_chat(
     seed: int,
     prompt: TaskPrompt | None = None,
     grammar: Grammar | None = None,
-) -> tuple[GenerationRequest, str | None]:
-    """The generation request of a body of ``/v1/chat/completions``, and a note for the log; None for none."""
+) -> GenerationRequest:
+    """The generation request of a body of ``/v1/chat/completions``; a note is in its extras."""
     for place, message in enumerate(body.messages):
         refuse_unsupported(message.model_extra, f"messages.{place}.")
     if body.top_logprobs is not None and not body.logprobs:
@@ -283,7 +287,8 @@ def read_chat(
     request = replace(request, settings=replace(request.settings, grammar=grammar))
     filled, note = _chat_prompt(body.messages, prompt)
     with_tools = body.tools or any(message.role == "tool" or message.tool_calls for message in body.messages)
-    return replace(request, prompts=(_tool_chat(body, filled) if with_tools else filled,)), note
+    extras = {} if note is None else {"note": note}
+    return replace(request, prompts=(_tool_chat(body, filled) if with_tools else filled,), extras=extras)
 
 
 def _tool_chat(body: ChatRequest, filled: Prompt) -> ToolChat:
@@ -318,6 +323,8 @@ def _chat_prompt(messages: Sequence[Message], prompt: TaskPrompt | None) -> tupl
             texts[last], note = prompt.fill(messages[last].text)
         except InputError as error:
             raise RequestError(400, f"messages.{last}.content: {error}", param="messages") from None
+        if note is None and any(message.role in ("user", "assistant") for message in messages[:last]):
+            note = _LAST_ALONE
     # One message of a user is plain text: each member reads it like a task's question, with its chat template or
     # without. Longer conversations need chat templates.
     if len(messages) == 1 and messages[0].role == "user":
@@ -339,8 +346,10 @@ def _generation_request(
     seed: int,
 ) -> GenerationRequest:
     refuse_unsupported(body.model_extra)
-    # Greedy by default, unlike OpenAI: a set is verified with greedy decoding.
-    copies, temperature = body.n or 1, body.temperature or 0.0
+    copies, temperature = body.n or 1, body.temperature
+    if temperature is None:
+        # A single text is greedy, because a set is verified with greedy decoding; several are drawn, as OpenAI does.
+        temperature = 0.0 if copies == 1 else 1.0
     texts = copies * len(prompts)
     new_tokens = read_max_tokens(max_tokens, limits)
     if texts > limits.texts:

@@ -14,7 +14,31 @@ from pathlib import Path
 
 def default_cache_dir() -> Path:
     """``unite-advisor`` in the user's cache folder (``XDG_CACHE_HOME``, or else ``~/.cache``)."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "unite-advisor"
+    # Not Path.expanduser, which fails for a user without a name.
+    return Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")) / "unite-advisor"  # noqa: PTH111
+
+
+def move_cache(beside: Path) -> str | None:
+    """Take a folder beside another one for what is cached, if the user's cannot be written; a note on it, or None.
+
+    The libraries follow, if they are imported later; the models that the hub's own cache has stay in use.
+    """
+    usual = default_cache_dir()
+    places = [place.absolute() / ".cache" for place in (beside, Path(tempfile.gettempdir()))]
+    folder = next((place for place in places if _can_write(place)), None)
+    if _can_write(usual) or folder is None:
+        return None
+    if (usual.parent / "huggingface").is_dir():
+        os.environ.setdefault("HF_HOME", str(usual.parent / "huggingface"))
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    return f"{usual} cannot be written, so what is cached goes to {folder}"
+
+
+def _can_write(folder: Path) -> bool:
+    """Whether a folder can be written, or made."""
+    there = next((str(place) for place in (folder, *folder.parents) if os.path.exists(place)), "")  # noqa: PTH110
+    # A ~ that is left is the home of a user without one.
+    return folder.parts[:1] != ("~",) and os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK)  # noqa: PTH112
 
 
 def sha256(path: Path) -> str:

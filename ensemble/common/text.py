@@ -88,11 +88,14 @@ def did_you_mean(name: str, names: Iterable[str], most: int = 1) -> str:
     return f"did you mean {' or '.join(near)}? " if near else ""
 
 
-def sentence(text: str) -> str:
-    """Return a clause as a sentence, with a capital, a full stop, and minus signs before numbers."""
+def sentence(text: str, *, begins: bool = False) -> str:
+    """Return a clause as a sentence, with a capital, a full stop, and minus signs before numbers.
+
+    One that ``begins`` as it should, perhaps with the name of a model, gets no capital.
+    """
     text = _HYPHEN.sub(MINUS, text)
     # A name such as "gpt-2" or "k=10" keeps its first letter.
-    capital = text[:1].upper() if text[1:2].isalpha() or text[1:2] == " " else text[:1]
+    capital = text[:1].upper() if not begins and (text[1:2].isalpha() or text[1:2] == " ") else text[:1]
     return capital + text[1:] + ("" if text.endswith((".", "!", "?", "…")) else ".") if text else ""
 
 
