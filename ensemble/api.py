@@ -12,7 +12,6 @@ from typing import Literal, cast
 
 from ensemble.common.files import default_cache_dir
 from ensemble.common.grammar import Grammar
-from ensemble.common.text import check_text
 from ensemble.decode.decoder import Decoder, PromptDecoder, PromptMethod, make_drafter
 from ensemble.decode.sequences import Generation, Pieces
 from ensemble.decode.settings import Batch, Settings
@@ -23,7 +22,7 @@ from ensemble.models.choices import ChatTemplate
 from ensemble.models.load import check_models, load_members
 from ensemble.models.member import Member, Prompt, ServerMember, step_device
 from ensemble.models.memory import rows_that_fit
-from ensemble.models.prompts import Dialogue, Sourced
+from ensemble.models.prompts import Dialogue
 from ensemble.models.spec import THINK, Checkpoint, EnsembleSpec, ModelSpec, read_options, resolve_device
 from ensemble.runtime.draft import Drafter
 from ensemble.saved.folder import read as read_saved
@@ -353,13 +352,13 @@ class Ensemble:
         """
         if self._weights_of_prompt:
             return in_batches(questions, [[n] for n in range(len(questions))], partial(self._score_one, greedy=greedy))
-        return Scorer(self.members, self._joint, self._rule(), greedy=greedy).run(questions, batch_size)
+        return Scorer(self.members, self._rule(), greedy=greedy).run(questions, batch_size)
 
     def _score_one(self, questions: Sequence[ChoiceQuestion], *, greedy: bool) -> list[list[ChoiceScore] | MemberError]:
         """The scores of a question whose prompt decides the weights, or why it has none."""
         try:
             rule = self._rule_for(questions[0].prompts)
-            return [scores for _, scores in Scorer(self.members, self._joint, rule, greedy=greedy).run(questions, 1)]
+            return [scores for _, scores in Scorer(self.members, rule, greedy=greedy).run(questions, 1)]
         except MemberError as error:
             return [error]
 
@@ -419,15 +418,6 @@ class Ensemble:
         Raises:
             InputError: It is empty, not Unicode text, or too long for a member's context.
         """
-        if isinstance(prompt, Sourced):
-            texts = [prompt.prompt, prompt.source]
-        elif isinstance(prompt, Dialogue):
-            texts = [prompt.text]
-        else:
-            texts = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
-        # Here and not in the tokenizers, whose errors at such a text differ and do not name it.
-        for text in texts:
-            check_text("the prompt", text)
         return [member.encode_prompt(prompt) for member in self.members]
 
     def _make(self, weights: tuple[float, ...]) -> TokenRule | PromptMethod:

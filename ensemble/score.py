@@ -228,15 +228,13 @@ def in_batches(
 class Scorer:
     """Scores options with some members, and with ``greedy`` tells what greedy decoding would write."""
 
-    def __init__(
-        self, members: Sequence[Member], joint: JointVocabulary, rule: TokenRule, *, greedy: bool = False
-    ) -> None:
+    def __init__(self, members: Sequence[Member], rule: TokenRule, *, greedy: bool = False) -> None:
         self._members = members
         self._vocabularies = [member.vocabulary for member in members]
         self._combine = rule.combine
         self._device = step_device(members)
         self._runners = [member.runner() for member in members]
-        self._detokenizer = Detokenizer(self._vocabularies, joint)
+        self._detokenizer = Detokenizer(self._vocabularies)
         self._sampler = Sampler(rule, len(members), self._detokenizer, trace=False) if greedy else None
 
     def run(self, questions: Sequence[ChoiceQuestion], batch_size: int) -> Iterator[tuple[int, list[ChoiceScore]]]:
@@ -415,7 +413,7 @@ class PassageScorer:
     def __init__(self, members: Sequence[Member], joint: JointVocabulary, rule: TokenRule) -> None:
         self._members = members
         self._joint = joint
-        self._scorer = Scorer(members, joint, rule)
+        self._scorer = Scorer(members, rule)
         self._size = _PIECE if len(members) > 1 else _PIECE_ALONE
 
     def run(self, passages: Sequence[Passage], batch_size: int) -> Iterator[tuple[int, float]]:

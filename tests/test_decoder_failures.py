@@ -181,7 +181,9 @@ def test_a_passage_that_cannot_be_scored_costs_no_other_passage(tables: Path) ->
     ],
     ids=["prompt", "conversation", "stop", "stream", "scored prompt", "option"],
 )
-def test_half_a_surrogate_pair_is_refused_in_one_line(ask: Any, tables: Path) -> None:
+def test_half_a_surrogate_pair_is_refused_in_one_line(ask: Any, tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = member("bytes")
+    monkeypatch.setattr(one.tokenizer, "chat_template", "{{ messages[0].content }}")
     with pytest.raises(InputError, match="half of a surrogate pair") as raised:
-        ask(Ensemble([member("bytes")], cache_dir=tables))
+        ask(Ensemble([one], cache_dir=tables))
     assert "\n" not in str(raised.value)

@@ -79,7 +79,7 @@ DRAWS: dict[str, Sequence[Draw]] = {
 def rule_of(name: str) -> tuple[TokenRule, Detokenizer, Setup]:
     made, joint = members()
     setup = Setup(made, joint, 10, (0.5, 0.5))
-    return RULES[name](setup), Detokenizer([each.vocabulary for each in made], joint), setup
+    return RULES[name](setup), Detokenizer([each.vocabulary for each in made]), setup
 
 
 @torch.inference_mode()

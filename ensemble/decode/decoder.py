@@ -85,7 +85,7 @@ class Decoder(PromptDecoder):
         self._members = members
         self._joint = joint
         self._batch = batch or Batch()
-        self._detokenizer = Detokenizer([member.vocabulary for member in members], joint)
+        self._detokenizer = Detokenizer([member.vocabulary for member in members])
         self._sample = Sampler(rule, len(members), self._detokenizer, trace=self._batch.trace)
         self._waiting: deque[RunningSequence] = deque()
         others = len(members) > 1

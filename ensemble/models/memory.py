@@ -31,7 +31,7 @@ class Processor(NamedTuple):
     """What decides the meaning of ``auto`` on a CPU. It is the same in each run on one machine."""
 
     features: frozenset[str]  # as Linux names them; empty on other systems
-    memory: int  # bytes of memory of the machine, free or not; 0 if that is not known
+    memory: int  # bytes of memory of the machine, free or not
 
     def computes_in(self, dtype: str) -> bool:
         """Whether it has units for a type; without them prompts take 5 to 13 times as long as in float32."""
@@ -49,8 +49,7 @@ def this_processor() -> Processor:
         features = frozenset(next(lists, "").split())
     except OSError:
         pass
-    known = hasattr(os, "sysconf")
-    return Processor(features, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if known else 0)
+    return Processor(features, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def stored_dtype(config: object) -> str:
@@ -202,7 +201,7 @@ def free_memory(device: torch.device) -> int | None:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         available = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
+        return this_processor().memory
     return min([available, *free_in_groups()])
 
 

@@ -9,7 +9,7 @@ Of equal logits the one with the lower id comes first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TypeAlias, cast
 
@@ -80,10 +80,10 @@ def _first(values: Tensor, k: int) -> Tensor:
     size = 2 ** round(math.log2(width / k) / 2)
     whole = width - width % size
     chunks = _first(_maxima(values[:, :whole], size), k).sort(dim=1).values
-    positions = (chunks[:, :, None] * size + _constant(_range, size, values.device)).flatten(1)
+    positions = (chunks[:, :, None] * size + _range(size, values.device)).flatten(1)
     if whole < width:
         # What is left over at the end of the rows is less than a chunk, and always taken.
-        rest = _constant(_range, width, values.device)[whole:].expand(rows, -1)
+        rest = _range(width, values.device)[whole:].expand(rows, -1)
         positions = torch.cat([positions, rest], dim=1)
     # The chunks are in ascending order, so among equals the lower place is the lower position.
     best: Tensor = positions.gather(1, _first(values.gather(1, positions), k))
@@ -110,23 +110,15 @@ def _first_by_key(values: Tensor, k: int) -> Tensor:
     """
     # An infinite value would swallow what is subtracted; beyond the range of single precision any other number will do.
     wide = values.double().clamp_(-1e39, 1e39)
-    keys = wide.addcmul(wide.abs().add_(2.0**-149), _constant(_steps, values.shape[1], values.device))
+    keys = wide.addcmul(wide.abs().add_(2.0**-149), _steps(values.shape[1], values.device))
     return keys.topk(k, dim=1).indices
 
 
+@lru_cache(maxsize=64)  # a few for each size of vocabulary
 def _range(width: int, device: torch.device) -> Tensor:
     return torch.arange(width, device=device)
 
 
+@lru_cache(maxsize=64)
 def _steps(width: int, device: torch.device) -> Tensor:
     return torch.arange(width, dtype=torch.float64, device=device) * -(2.0**-48)
-
-
-def _constant(make: Callable[[int, torch.device], Tensor], width: int, device: torch.device) -> Tensor:
-    """``make(width, device)``, kept for later steps; compiled code, which cannot use what is kept, makes it itself."""
-    return make(width, device) if torch.compiler.is_compiling() else _kept(make, width, device)
-
-
-@lru_cache(maxsize=128)  # a few for each size of vocabulary
-def _kept(make: Callable[[int, torch.device], Tensor], width: int, device: torch.device) -> Tensor:
-    return make(width, device)

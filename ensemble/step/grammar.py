@@ -22,7 +22,7 @@ from ensemble.common.grammar import Grammar, GrammarTokens
 from ensemble.errors import MemberError
 from ensemble.runtime.logits import Logits
 from ensemble.step.distribution import Distribution
-from ensemble.vocabulary.joint import NONE, JointVocabulary, entries
+from ensemble.vocabulary.joint import NONE, JointVocabulary, texts_of
 from ensemble.vocabulary.token_bytes import Vocabulary
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _tokenizer(vocabularies: tuple[Vocabulary, ...]) -> LLTokenizer:
     """The joint vocabulary as llguidance's tokens: its entries by their numbers."""
     from llguidance import LLTokenizer, TokenizerWrapper
 
-    return LLTokenizer(TokenizerWrapper(GrammarTokens([b"", *entries(vocabularies)])))
+    return LLTokenizer(TokenizerWrapper(GrammarTokens(texts_of(vocabularies))))
 
 
 _lock = threading.Lock()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import accumulate, islice, pairwise
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,12 +20,8 @@ from ensemble.step.distribution import Distribution, greedy, sample
 from ensemble.step.grammar import Allowed
 from ensemble.step.token_method import AppendsOnly, Combine, TokenRule
 from ensemble.step.trace import Step, StepLogprobs, explain, packed_candidates, packed_logprobs, step_logprobs
-from ensemble.vocabulary.joint import EOS, NONE, JointVocabulary
+from ensemble.vocabulary.joint import EOS, NONE, texts_of
 from ensemble.vocabulary.token_bytes import Vocabulary
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 NO_TOKEN = -2
 """The sampled token of a row with NaN, or with no entry that the primary can express."""
@@ -64,11 +60,9 @@ class Detokenizer:
     vocabulary, which the primary spells with several ids.
     """
 
-    def __init__(self, vocabularies: Sequence[Vocabulary], joint: JointVocabulary) -> None:
-        self._vocabularies = vocabularies
-        self._joint = joint
+    def __init__(self, vocabularies: Sequence[Vocabulary]) -> None:
+        self._vocabularies = tuple(vocabularies)
         self._eos = min(vocabularies[0].eos_ids, default=NONE)
-        self._bytes: dict[int, bytes | None] = {}
         self.size = vocabularies[0].size
 
     def ids(self, token: int) -> list[int]:
@@ -86,22 +80,7 @@ class Detokenizer:
 
     def entry_bytes(self, entry: int) -> bytes | None:
         """The bytes of an entry of the joint vocabulary; None for EOS."""
-        if entry not in self._bytes:
-            self._bytes[entry] = self._look_up(entry)
-        return self._bytes[entry]
-
-    def _look_up(self, entry: int) -> bytes | None:
-        if entry == EOS:
-            return None
-        owned = ((n, int(place_of[entry])) for n, (place_of, _) in enumerate(self._tables))
-        # A table may name the first id of a longer spelling; a member owns an entry only if the id leads back to it.
-        owner, index = next((n, index) for n, index in owned if self._tables[n][1][index] == entry)
-        return self._vocabularies[owner].token_bytes(index)
-
-    @cached_property
-    def _tables(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Each member's ``place_of`` and ``entry_of`` on the host: a look-up on another device waits for it."""
-        return [(each.place_of.cpu().numpy(), each.entry_of.cpu().numpy()) for each in self._joint.members]
+        return None if entry == EOS else texts_of(self._vocabularies)[entry]
 
 
 class Sampler:

@@ -141,6 +141,12 @@ def entries(vocabularies: Sequence[Vocabulary]) -> dict[bytes, int]:
     return numbers
 
 
+@lru_cache(maxsize=4)  # every decoder needs them, and a large vocabulary has 150,000
+def texts_of(vocabularies: tuple[Vocabulary, ...]) -> list[bytes]:
+    """The byte string of each entry, by its number; that of EOS is empty."""
+    return [b"", *entries(vocabularies)]
+
+
 def _member_tables(vocabulary: Vocabulary, numbers: dict[bytes, int]) -> MemberTables:
     own = vocabulary.representatives
     entry_of = torch.full((vocabulary.size,), NONE)
