@@ -18,7 +18,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ensemble.common.extras import check_installed
+from ensemble.common.extras import check_installed, is_installed
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from advisor.run.result import RecommendedStrategy
+    from reports.tables import Table
 
 _LONGEST = 60  # characters of a wrong value in a message
 
@@ -116,21 +117,15 @@ class SelectResult:
 
     def leaderboard(self) -> pd.DataFrame:
         """The candidates on the dev questions, best first. Accuracies are in points, lengths in characters."""
-        check_installed("pandas", "a data frame")
-        import pandas as pd
-
         from reports.tables import leaderboard
 
-        return pd.DataFrame(leaderboard(self._result).data)
+        return _data_frame(leaderboard(self._result))
 
     def strategies(self) -> pd.DataFrame:
         """What could run in production, on the held-out questions, best first; empty if none was compared."""
-        check_installed("pandas", "a data frame")
-        import pandas as pd
-
         from reports.tables import strategies
 
-        return pd.DataFrame(strategies(self._result).data)
+        return _data_frame(strategies(self._result))
 
     def plot(self) -> Axes:
         """Draw the accuracy of each strategy with its interval; of each candidate, if no strategy was compared."""
@@ -156,5 +151,14 @@ class SelectResult:
     def _repr_html_(self) -> str:
         """The result in a notebook."""
         lines = "<br>".join(map(escape, [*self.summary.splitlines(), self.advice, f"Report: {self.report}"]))
+        if not is_installed("pandas"):
+            return f"<p>{lines}</p>"
         table = self.leaderboard().to_html(index=False, float_format=lambda value: f"{value:.1f}")
         return f"<p>{lines}</p>{table}"
+
+
+def _data_frame(table: Table) -> pd.DataFrame:
+    check_installed("pandas", "a data frame")
+    import pandas
+
+    return pandas.DataFrame(table.data)

@@ -50,7 +50,7 @@ def test_the_machine_the_versions_and_the_cache_are_said_and_nothing_is_written(
         "GPU",
         "versions",
         *["extra"] * len(doctor.EXTRAS),
-        *["quantization"] * 2,
+        "quantization",
         "hub",
         "cache",
         "downloads",
@@ -65,11 +65,11 @@ def test_a_step_that_is_not_compiled_and_the_packages_of_quantisation_are_said(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiled, "library", None)
-    monkeypatch.setattr(doctor, "version_of", {"accelerate": "1.2"}.get)
+    monkeypatch.setattr(doctor, "version_of", {"bitsandbytes": "1.2"}.get)
     assert "step         not compiled, so it takes longer; install a C compiler" in place.advisor("doctor").out
     found = json.loads(place.advisor("doctor", "--json").out)
     assert found["machine"]["compiled_step"] is False
-    assert found["quantization"] == {"bitsandbytes": None, "accelerate": "1.2"}
+    assert found["quantization"] == {"bitsandbytes": "1.2"}
 
 
 def test_the_extras_are_those_of_the_project() -> None:

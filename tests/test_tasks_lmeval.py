@@ -270,12 +270,6 @@ def test_shots_of_a_task_that_is_to_have_none_are_refused(tmp_path: Path) -> Non
         load_task(name, "dev", tmp_path, shots=3)
 
 
-def test_an_lm_eval_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.tasks.lm_eval_tasks.version", lambda _: "0.4.9.2")
-    with pytest.raises(InputError, match=r"needs lm-eval 0.4.13 or newer; 0.4.9.2 is installed"):
-        load_task("lm_eval:gsm8k")
-
-
 def test_a_fingerprint_is_the_same_with_new_functions_and_another_after_a_change(
     sums_task: str, tmp_path: Path
 ) -> None:

@@ -186,7 +186,7 @@ def _value(option: Option, field: dataclasses.Field[Any], hint: Any, value: Any)
 
 def versions() -> dict[str, str]:
     """Versions of Python, of the packages and of the system; no package is imported."""
-    found = {package: version_of(package) or "unknown" for package in PACKAGES}
+    found = {package: number for package in PACKAGES if (number := version_of(package)) is not None}
     system = f"{platform.system()} {platform.machine()}"
     return {"python": platform.python_version(), **found, "system": system}
 

@@ -37,7 +37,12 @@ from ensemble.plugins import version_of
 def doctor(options: DoctorOptions) -> None:
     """Look at all of it, and print it; status 1 if something keeps a run from working."""
     silence_libraries(quiet=True)
-    is_local = is_installed("torch")
+    # Without models in this process nothing is downloaded.
+    of_hub, downloads = None, None
+    if is_installed("torch"):
+        from huggingface_hub import constants
+
+        of_hub, downloads = hub(), cache_folder(Path(constants.HF_HUB_CACHE))
     inference = InferenceOptions(device=options.device, dtype=options.dtype)
     entries = () if options.pool is None else read_pool(options.pool)
     check_consent(entries, options)
@@ -46,12 +51,11 @@ def doctor(options: DoctorOptions) -> None:
         "machine": machine(),
         "versions": versions(),
         "extras": {name: all(map(is_installed, modules)) for name, modules in EXTRAS.items()},
-        # None for a package that ``quantization=`` needs and that is missing.
-        "quantization": {package: version_of(package) for package in ROUNDING},
-        # Without models in this process nothing is downloaded.
-        "hub": hub() if is_local else None,
+        # None where the package that ``quantization=`` needs is missing.
+        "quantization": {ROUNDING: version_of(ROUNDING)},
+        "hub": of_hub,
         "cache": cache_folder(options.cache_dir or default_cache_dir()),
-        "downloads": cache_folder(_downloads()) if is_local else None,
+        "downloads": downloads,
     }
     entries, placed = place_models(entries, options.device, options.dtype)
     # A token has about four characters; `--dry-run` counts them with each model's tokenizer.
@@ -160,12 +164,6 @@ def hub() -> dict[str, Any]:
         return {**found, "answers": False, "accepted": None}
     accepted = {200: True, 401: False}.get(status or 0) if token else None
     return {**found, "answers": None if status is None else True, "accepted": accepted}
-
-
-def _downloads() -> Path:
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE)
 
 
 def cache_folder(folder: Path) -> dict[str, Any]:

@@ -32,10 +32,9 @@ def lm_eval(context: typer.Context) -> None:
         print(ABOUT)
         arguments = ["--help"]
     from advisor.lm_eval import register
-    from advisor.tasks.lm_eval_tasks import check_lm_eval
     from ensemble.common.extras import check_installed
 
-    check_lm_eval("advisor lm-eval")
+    check_installed("lm_eval", "advisor lm-eval")
     check_installed("torch", "advisor lm-eval")
     register()
     from lm_eval.__main__ import cli_evaluate

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from advisor.models.server_model import identify_server
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
     from ensemble.models.memory import MemoryNeed
 
 
-ROUNDING = ("bitsandbytes", "accelerate")
-"""The packages that quantisation needs besides a GPU."""
+ROUNDING = "bitsandbytes"
+"""The package that quantisation needs besides a GPU and the extra ``local``."""
 Placed = tuple[str, "MemoryNeed | None"]
 """A model's device, and what it needs there; None if that is not known."""
 
@@ -333,6 +332,5 @@ def check_quantization(name: str, quantization: str | None, device: str) -> None
         raise InputError(
             f"{said} needs a CUDA GPU, and it runs on {device}; leave it out, or serve the model (openai:http://...)"
         )
-    for package in ROUNDING:
-        if find_spec(package) is None:
-            raise InputError(f"{said} needs {package}; install it (pip install {package}), or leave it out")
+    if not is_installed(ROUNDING):
+        raise InputError(f"{said} needs {ROUNDING}; install it (pip install {ROUNDING}), or leave it out")

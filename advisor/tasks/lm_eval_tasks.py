@@ -33,12 +33,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from advisor.tasks.task import LM_EVAL, Example, Score, Task, fingerprint, sha256
-from ensemble.common.extras import check_installed, install
+from ensemble.common.extras import check_installed
 from ensemble.common.text import did_you_mean
 from ensemble.errors import InputError, UniteError
 
-OLDEST = "0.4.13"
-"""The oldest supported release of lm-eval; the tests compare with it."""
 _DEV = 300  # questions of the dev split, as GSM8K's has in the papers
 # A split with fewer questions is not used for dev: some have just the demonstrations (MMLU's have five).
 _MIN_DEV = 20
@@ -48,16 +46,6 @@ Doc: TypeAlias = Mapping[str, Any]
 """A record of lm-eval."""
 _LOG = logging.getLogger(__name__)
 _NO_MATCH = "[invalid]"  # the result of lm-eval's regular expressions if they match nothing
-
-
-def check_lm_eval(feature: str) -> None:
-    """Check that lm-eval is installed, and not older than OLDEST; the message names the feature that needs it."""
-    check_installed("lm_eval", feature)
-    installed = version("lm_eval")
-    from packaging.version import Version  # here, since few commands need lm-eval
-
-    if Version(installed) < Version(OLDEST):
-        raise InputError(f"{feature} needs lm-eval {OLDEST} or newer; {installed} is installed; {install('lm-eval')}")
 
 
 def load_lm_eval_task(
@@ -120,7 +108,7 @@ _OUTPUTS = {
 
 def find_lm_eval_task(name: str, folder: Path | None) -> Any:
     """The task, with its data loaded; those of the folder go first. Its type is Any, since lm-eval ships no types."""
-    check_lm_eval(f"lm_eval:{name}")
+    check_installed("lm_eval", f"lm_eval:{name}")
     if folder is not None and not folder.is_dir():
         raise InputError(f"--data {folder} is not a folder; give the folder that holds your lm-eval task files")
     return _load(name, None if folder is None else folder.resolve())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distribution
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -40,10 +40,7 @@ def lacks(module: str, what: str) -> str | None:
 
 def install(extra: str) -> str:
     """The command that adds an extra to this installation."""
-    try:
-        origin = distribution(NAME).read_text("direct_url.json")
-    except PackageNotFoundError:
-        origin = None
+    origin = distribution(NAME).read_text("direct_url.json")
     # pip and uv write down which wheel or checkout they were given. Without it an index knows the package by its name.
     url = "" if origin is None else str(json.loads(origin)["url"])
     place = url2pathname(urlsplit(url).path) if url.startswith("file:") else NAME
