@@ -18,12 +18,10 @@ from servers import Raw, as_json
 from advisor.commands import doctor
 from advisor.jobs.dry_run import plan_together
 from ensemble.models import memory
-from ensemble.models.memory import MemoryNeed, Processor
+from ensemble.models.memory import Processor
 from ensemble.step import compiled
 
 pytest_plugins = ["pools", "hubs"]
-
-TINY = MemoryNeed(1_000_000, "float32", 4_000_000, 1000, 100, 64)
 
 
 @pytest.fixture(autouse=True)
@@ -208,7 +206,7 @@ def test_a_hub_that_never_answers_does_not_block(monkeypatch: pytest.MonkeyPatch
 
 def test_the_set_that_is_planned_has_the_largest_models_of_the_fullest_device() -> None:
     plans = [
-        {"model": name, "device": device, "weights": weights, "free": 25, "need": TINY, "resources": None}
+        {"model": name, "device": device, "weights": weights, "free": 25, "resources": None}
         for name, device, weights in (("a", "cuda:0", 10), ("b", "cuda:0", 20), ("c", "cuda:0", 5), ("d", "cuda:1", 8))
     ]
     found = plan_together(plans, 2)

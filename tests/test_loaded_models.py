@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import gc
-import json
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from pools import LENIENT, SELECT, Place, Prepare
 
-from advisor.jobs.dry_run import plan_loads
 from advisor.models.loaded_models import LoadedModels
 from ensemble.errors import MemberError
 from ensemble.models import member as member_module
@@ -208,38 +205,6 @@ def test_a_judge_that_is_a_candidate_is_loaded_once(place: Place, models: Path) 
     place.pool(str(models / "alpha"), str(models / "beta"))
     place.select("--judge", str(models / "alpha"))
     assert place.json()["provenance"]["loads"]["alpha"]["count"] == 1
-
-
-# --- The plan ---
-
-
-def plan_of(name: str, weights: int, free: int | None, device: str = "cpu") -> dict[str, Any]:
-    known = {"device": device, "free": free, "weights": weights, "memory": weights + 1}
-    return {"model": name, "need": object(), "resources": None, "problem": None, **known}
-
-
-@pytest.mark.parametrize(
-    ("free", "stay", "loads"),
-    [(38 + 20, ["big", "middle", "small"], 3), (30 + 20, ["big", "middle"], 2 + 4), (10, [], 3 * 4), (None, [], 3 * 4)],
-)
-def test_a_plan_says_which_models_stay_loaded(free: int | None, stay: list[str], loads: int) -> None:
-    plans = [plan_of(name, weights, free) for name, weights in (("small", 8), ("big", 20), ("middle", 10))]
-    found = plan_loads(plans, 4)
-    assert found is not None
-    assert (sorted(found["stay"]), found["loads"]) == (stay, loads)
-
-
-def test_models_of_different_devices_do_not_leave_for_each_other() -> None:
-    found = plan_loads([plan_of("a", 10, 21, "cuda:0"), plan_of("b", 10, 21, "cuda:1")], 4)
-    assert found == {"stay": ["a", "b"], "leave": [], "loads": 2}
-
-
-def test_a_dry_run_names_the_models_that_leave(place: Place, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.job(models)
-    largest = max(each["weights"] for each in json.loads(place.advisor(*SELECT, "--dry-run", "--json").out)["models"])
-    monkeypatch.setattr("advisor.jobs.dry_run.free_on", lambda _: largest)
-    plan = json.loads(place.advisor(*SELECT, "--dry-run", "--json").out)["loading"]
-    assert (plan["stay"], sorted(plan["leave"]), plan["loads"]) == ([], ["alpha", "beta", "gamma"], 9)
 
 
 # --- The memory of a container ---

@@ -80,8 +80,7 @@ def doctor(options: DoctorOptions) -> None:
         problems.append(TOKEN_REFUSED)
     of_models = [plan["problem"] for plan in plans if plan["problem"] is not None]
     if options.as_json:
-        models = [{name: value for name, value in plan.items() if name != "need"} for plan in plans]
-        print_json({**found, "models": models, "together": together, "problems": [*of_models, *problems]})
+        print_json({**found, "models": plans, "together": together, "problems": [*of_models, *problems]})
     else:
         lines = [*machine_lines(found), *map(model_line, plans), *set_summary(together)]
         lines += [f"placed       {placed}"] if placed else []

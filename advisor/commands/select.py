@@ -167,11 +167,7 @@ def print_dry_run(options: SelectOptions, profile: ProfileOptions | None = None)
             # Said with the plan, which is of use for another folder as well.
             plan["problems"].append(str(error))
     if options.as_json:
-        without_need = {
-            part: [{name: value for name, value in model.items() if name != "need"} for model in plan[part]]
-            for part in ("models", "readers", "judges")
-        }
-        print_json({**plan, **without_need})
+        print_json(plan)
     else:
         for line in dry_run_lines(plan):
             print(line)

@@ -13,7 +13,6 @@ from advisor.jobs.played import are_drawn, reading_task
 from advisor.judge.prompts import Shown, judge_task
 from advisor.models.fit import check_pool, device_of, free_on, need_of_model, resources_of, too_large, weights_here
 from advisor.models.job import continued
-from advisor.models.loaded_models import WHILE_LOADING
 from advisor.models.profiler import splits_of, stored_responses, unanswered
 from advisor.models.run_config import RunConfig
 from advisor.options.shared import EngineName, InferenceOptions
@@ -64,12 +63,8 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
             problem = problem_of(judge, options, engine)
             judges.append(_plan(config, judge, task, responses, verdicts(config, written_anew(config)), problem))
     readers = _readers(config, problems)
-    every, verifies = [*models, *readers, *judges], config.held_out is not None
-    # A judge may be a candidate. Without held-out questions no model is needed whose responses are stored.
-    needed = {plan["model"]: plan for plan in every if verifies or plan["questions"]}
-    # All held-out questions, and then the set.
-    phases = 3 if verifies and len(config.candidates) > 1 else len(splits_of(config))
-    together = plan_together(models, config.options.rules.max_models) if verifies else None
+    every = [*models, *readers, *judges]
+    together = None if config.held_out is None else plan_together(models, config.options.rules.max_models)
     prices = [plan["price"] for plan in every if plan["price"] is not None]
     return {
         "task": config.dev.name,
@@ -79,7 +74,6 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
         "readers": readers,
         "judges": judges,
         "together": together,
-        "loading": plan_loads(list(needed.values()), phases),
         "problems": [plan["problem"] for plan in every if plan["problem"] is not None],
         "total": {
             "profiling": sum(model["profiling"] for model in models),
@@ -340,13 +334,25 @@ def plan_model(
     problem: str | None = None,
 ) -> dict[str, Any]:
     """The plan of one model, which is not loaded, for prompts and responses of so many tokens; sizes are in bytes."""
-    names = ("device", "parameters", "dtype", "weights", "memory", "rows", "free", "fits", "download", "resources")
+    names = (
+        "device",
+        "parameters",
+        "dtype",
+        "kind",
+        "weights",
+        "memory",
+        "rows",
+        "free",
+        "fits",
+        "download",
+        "resources",
+    )
     plan: dict[str, Any] = {
         "model": entry.name,
         **dict.fromkeys(names),
         "quantization": entry.rounding,
+        "kind": None,
         "problem": problem,
-        "need": None,
     }
     # A server's memory is not ours to count.
     if entry.checkpoint.is_remote:
@@ -374,13 +380,13 @@ def plan_model(
         **plan,
         "parameters": need.parameters,
         "dtype": need.dtype,
+        "kind": need.kind,
         "quantization": need.quantization,
         "weights": need.weights,
         "memory": need.total(rows, prompt + new),
         "rows": rows,
         "fits": fits,
         "problem": too_large({entry.name: need}, place, plan["free"]) if fits is False else None,
-        "need": need,
     }
 
 
@@ -397,34 +403,10 @@ def download_size(checkpoint: Checkpoint) -> int | None:
     return None if found is None else found[1]
 
 
-def plan_loads(plans: Sequence[dict[str, Any]], phases: int) -> dict[str, Any] | None:
-    """Which models of this process stay loaded through all phases of a run, and which leave; None if it loads none."""
-    by_device = _by_device([plan for plan in plans if plan["problem"] is None])
-    staying, leaving = list[str](), list[str]()
-    for each in by_device.values():
-        # The largest stay, because they take longest to load again.
-        stay, leave = each, list[dict[str, Any]]()
-        while stay and not _stay_loaded(stay, leave):
-            leave.append(stay.pop())
-        staying += [plan["model"] for plan in stay]
-        leaving += [plan["model"] for plan in leave]
-    if not by_device:
-        return None
-    return {"stay": staying, "leave": leaving, "loads": len(staying) + phases * len(leaving)}
-
-
-def _stay_loaded(stay: Sequence[dict[str, Any]], leave: Sequence[dict[str, Any]]) -> bool:
-    """Whether there is room beside the models that stay, for each of the others in turn, and for a batch of each."""
-    free, weights = stay[0]["free"], sum(plan["weights"] for plan in stay)
-    own = [max((WHILE_LOADING - 1) * plan["weights"], plan["memory"] - plan["weights"]) for plan in stay]
-    others = [max(WHILE_LOADING * plan["weights"], plan["memory"]) for plan in leave]
-    return free is not None and weights + max(own + others) <= free
-
-
 def _by_device(plans: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """The plans of models in this process by their device, the largest first; a cluster has nodes of its choice."""
     by_device: dict[str, list[dict[str, Any]]] = {}
-    for plan in sorted((each for each in plans if each["need"] is not None), key=lambda each: -each["weights"]):
+    for plan in sorted((each for each in plans if each["weights"] is not None), key=lambda each: -each["weights"]):
         if plan["resources"] is None:
             by_device.setdefault(plan["device"], []).append(plan)
     return by_device
@@ -451,12 +433,12 @@ def model_line(plan: Mapping[str, Any]) -> str:
     if (wanted := plan["resources"]) is not None:
         where = f"on a node of the cluster ({', '.join(f'{name}={value:g}' for name, value in wanted.items())})"
     # A model behind a server, or one whose files do not tell.
-    if plan["need"] is None:
+    if plan["weights"] is None:
         return f"{plan['model']}: {where}; its size is not known here"
     fits = {True: "fits", False: "does not fit", None: "free memory unknown"}[plan["fits"]]
     parts = [
         f"{plan['parameters']:,} parameters",
-        plan["need"].kind,
+        plan["kind"],
         f"weights {memory(plan['weights'])}, {memory(plan['memory'])} with {counted(plan['rows'], 'text')} at a time",
         where if wanted is not None else f"{fits} on {where} ({memory(plan['free'])} free)",
     ]
@@ -497,12 +479,6 @@ def dry_run_lines(plan: Mapping[str, Any]) -> Iterator[str]:
                 f"  prompts of {tokens['min']:,} to {tokens['max']:,} tokens, median {tokens['median']:,}; {written}"
             )
     yield from set_summary(plan["together"])
-    if (loading := plan["loading"]) is not None:
-        stay, leave = (", ".join(loading[key]) for key in ("stay", "leave"))
-        which = f"stays loaded: {stay or 'no model'}; leaves for others: {leave};"
-        if not leave:
-            which = "all models stay loaded from the first to the last phase,"
-        yield visible(f"loading      {which} at most {counted(loading['loads'], 'load')}")
     total = plan["total"]
     yield f"profiling    {counted(total['profiling'], 'generation')}; what the cache has is subtracted"
     if plan["held_out"] is not None:
