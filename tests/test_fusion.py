@@ -15,10 +15,10 @@ from test_reward_models import PairRm
 from tiny import SENTENCES, tiny_translator
 from transformers import T5ForConditionalGeneration, T5Tokenizer
 
-from advisor.commands.evaluate import StoredChoices, choosing
+from advisor.commands.evaluate import choosing
 from advisor.jobs.played import play_with_models
-from advisor.models.response_cache import ResponseCache
 from advisor.records import Answer, Profile
+from advisor.strategies.strategy import QuestionText, Reply
 from advisor.tasks import load_task
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import fuse, make_options
@@ -154,42 +154,28 @@ def test_a_written_response_is_graded_by_the_tasks_metric(place: Place) -> None:
     ]
 
 
-def test_fusion_stands_beside_other_methods_in_an_evaluation_and_is_stored(
-    place: Place, models: Path, t5: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fusion_stands_beside_other_methods_in_an_evaluation(place: Place, models: Path, t5: Path) -> None:
     place.job(models)
     place.task(metric="exact_match")
     place.select("--quiet")
     options = ("--methods", "fuse,voting", "--set", f"fuse.model={t5}", "--json", "--quiet")
-
-    def evaluated(*more: str) -> dict[str, Any]:
-        ran = place.advisor("evaluate", "run", "--task", "task.yaml", *options, *more)
-        assert (ran.status, ran.err) == (0, "")
-        found: dict[str, Any] = json.loads(ran.out)["methods"][0]
-        return found
-
-    made, make = list[str](), fuse.make
-    monkeypatch.setattr(fuse, "make", lambda options: made.append("once") or make(options))
-    found = evaluated()
-    assert made == ["once"]
+    ran = place.advisor("evaluate", "run", "--task", "task.yaml", *options)
+    assert (ran.status, ran.err) == (0, "")
+    found = json.loads(ran.out)["methods"][0]
     assert (found["method"], found["left_out"], found["level"]) == ("fuse", None, "response")
     assert found["accuracy"] is not None
 
-    monkeypatch.setattr(fuse.Fuser, "choose", lambda *_: pytest.fail("asked again"))
-    assert evaluated() == found
-    # Another option may give another text.
-    monkeypatch.setattr(fuse.Fuser, "choose", lambda *_: "14")
-    assert evaluated("--set", "fuse.device=cpu")["accuracy"] > found["accuracy"]
 
-
-def test_a_model_that_fails_is_an_error_of_one_line(tmp_path: Path) -> None:
+def test_a_model_that_fails_is_an_error_of_one_line() -> None:
     class Broken:
         def choose(self, *_: Any) -> int:
             raise RuntimeError("a size\nin two lines")
 
-    line = r"^method fuse: its model failed while it was run \(RuntimeError: a size.*\); name another model$"
+    flow = choosing("fuse", Broken(), 1, QuestionText("?", "?"))
+    next(flow)
+    line = r"^method fuse: it failed while it was run \(RuntimeError: a size.*\); if it asks a model, name another one$"
     with pytest.raises(MemberError, match=line) as caught:
-        StoredChoices(Broken(), {"method": "fuse"}, ResponseCache(tmp_path)).choose("?", ["a"], [None])
+        flow.send([Reply("a", None)])
     assert "\n" not in str(caught.value)
 
 

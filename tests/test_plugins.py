@@ -18,12 +18,11 @@ from pages import Shell, blocks, warm_shell
 from tiny import tiny_model, tokenizer_named
 
 from advisor.cli import main
-from advisor.commands.evaluate import Evaluator, StoredChoices, choosing
+from advisor.commands.evaluate import Evaluator, choosing
 from advisor.jobs.played import play_with_models
 from advisor.logs import sources
 from advisor.logs.join import join_logs
 from advisor.models.profiler import Profiler
-from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import check_decodes
 from advisor.records import Answer, Profile
 from advisor.tasks import load_task, metrics
@@ -235,14 +234,9 @@ def test_a_method_whose_make_raises_is_one_line(level: str, install: Install, tm
     with pytest.raises(InputError, match=r"^method ours \(house 1\.5\): KeyError: 'form'"):
         if level == "token":
             Ensemble(members, method="ours", cache_dir=tmp_path)
-        evaluator("ours", tmp_path)._responder("ours")
-
-
-def evaluator(name: str, tmp_path: Path, options: dict[str, Any] | None = None) -> Evaluator:
-    """An evaluator that can only make a method, and has a cache."""
-    made = object.__new__(Evaluator)
-    made._settings, made._cache = {name: options or {}}, ResponseCache(tmp_path / "cache")
-    return made
+        made = object.__new__(Evaluator)
+        made._settings = {"ours": {}}
+        made._responder("ours")
 
 
 @pytest.mark.parametrize(
@@ -267,18 +261,6 @@ def test_a_choice_that_cannot_be_taken_names_the_method_and_its_package(
     line = line.replace("question 0", f"question {example.id}")
     with pytest.raises(InputError, match=rf"^method ours \(house 1\.5\): {re.escape(line)}"):
         play_with_models(None, "ab", flow, task, responses, 0, "ours")
-
-
-def test_stored_choices_of_a_method_belong_to_a_version_of_its_package(install: Install, tmp_path: Path) -> None:
-    code = (
-        "from dataclasses import dataclass\n"
-        "@dataclass(frozen=True)\nclass Options:\n    models: tuple = ()\n    device: str = 'cpu'\n"
-    )
-    install("method", "ours", METHOD + code)
-    (tmp_path / "model").mkdir()
-    method = evaluator("ours", tmp_path, {"models": (str(tmp_path / "model"),)})._responder("ours")
-    assert isinstance(method, StoredChoices)
-    assert method._key["package"] == "house 1.5"
 
 
 def test_an_option_of_a_method_is_checked_by_its_annotation(install: Install) -> None:

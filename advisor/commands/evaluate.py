@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from advisor.jobs.played import ONLY_OPTIONS, are_drawn, draws_worth, play_with_
 from advisor.jobs.session import open_session, with_devices
 from advisor.judge.judge import open_profiler
 from advisor.judge.prompts import name_of_set
-from advisor.models.response_cache import ResponseCache, key_of
+from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import ACCURACY, RunConfig, load_split
 from advisor.options.finished_run import EvaluateOptions
 from advisor.options.shared import split_names
@@ -40,15 +40,12 @@ from advisor.strategies.self_consistency import TEMPERATURE, SelfConsistency
 from advisor.strategies.strategy import AnsweredSplit, Call, QuestionText, WritingFlow
 from advisor.strategies.vote import Vote, can_vote
 from advisor.tasks.task import Task
-from ensemble.common.files import default_cache_dir, remembered_sha256
+from ensemble.common.files import default_cache_dir
 from ensemble.common.schema import written
 from ensemble.common.text import counted
 from ensemble.errors import InputError, JudgeError, MemberError, UniteError, first_line
 from ensemble.methods import Level, get_method, get_module, list_methods, make_options, plugins
 from ensemble.methods._response import Aggregation, Majority, ResponseMethod
-from ensemble.models.hub import commit_of
-from ensemble.models.model_files import files_of
-from ensemble.models.spec import Checkpoint, resolve_device
 from reports import write_report
 from reports.terminal import print_methods
 
@@ -238,7 +235,7 @@ class Evaluator:
         self.task = config.held_out
         self._config, self._methods, self._settings = config, methods, options
         self._names = [candidate.name for candidate in config.candidates]
-        self._cache, self._progress = cache, progress
+        self._progress = progress
         self.profiler, self.judge = open_profiler(config, cache, progress)
         self.answers: dict[str, Profile] = {}
         # The response-level methods that fit, with the models that they ask, until they have answered.
@@ -339,8 +336,6 @@ class Evaluator:
         try:
             options = make_options(name, self._settings.get(name, {}))
             made: ResponseMethod | Aggregation | Majority = get_module(name).make(options)
-            if isinstance(made, Majority):
-                return made
             if isinstance(made, Aggregation):
                 # A member of the set reads the responses, and writes an answer.
                 if self.task.metric == "choice":
@@ -349,14 +344,6 @@ class Evaluator:
                     own = f"is not a member of the set; name one of {', '.join(self._names)}"
                     raise InputError(f"{made.aggregator!r} {own}", of=f"method {name}")
                 check_prompt(made.template, made.file, ("prompt", "question"))
-                return made
-            # Only methods that ask a model name their models.
-            if places := getattr(options, "models", ()):
-                key = {"method": name, "options": asdict(options), **models_key(places, options.device)}
-                # As in Profiler.key: a newer version of a plug-in may choose differently.
-                if package := plugins().package(name):
-                    key["package"] = package
-                made = StoredChoices(made, key, self._cache)
         except UniteError:
             raise
         except Exception as error:  # of transformers, or of code that came with a model
@@ -441,48 +428,18 @@ def _speed(cost: Cost) -> tuple[float, float]:
     return (1000 * cost.seconds / cost.tokens if cost.tokens else 0.0), cost.seconds
 
 
-class StoredChoices:
-    """A method that asks a model, with its results in the cache, so that a second evaluation need not ask again."""
-
-    def __init__(self, method: ResponseMethod, key: Mapping[str, Any], cache: ResponseCache) -> None:
-        self._method, self._key, self._cache = method, key, cache
-
-    def choose(self, prompt: str, texts: Sequence[str], answers: Sequence[str | None]) -> int | str:
-        """See :class:`ensemble.methods._response.ResponseMethod`."""
-        key = key_of({**self._key, "prompt": prompt, "texts": list(texts), "answers": list(answers)})
-        stored: int | str | None = self._cache.value(
-            key, lambda value: isinstance(value, str) or (type(value) is int and 0 <= value < len(texts))
-        )
-        if stored is None:
-            try:
-                stored = self._method.choose(prompt, texts, answers)
-            except UniteError:
-                raise
-            except Exception as error:  # tokenizers and networks of strangers raise errors of many kinds
-                reason = f"its model failed while it was run ({type(error).__name__}: {first_line(error)})"
-                raise MemberError(f"{reason}; name another model", of=f"method {self._key['method']}") from error
-            self._cache.keep(key, stored)
-        return stored
-
-
-def models_key(places: Sequence[str], device: str) -> dict[str, Any]:
-    """What decides the outputs of models that a response-level method asks, for the key of its results."""
-    models = []
-    for checkpoint in map(Checkpoint, places):
-        files = {path.name: remembered_sha256(path) for path in files_of(checkpoint)}
-        models.append(
-            files if checkpoint.is_local else {"hub_id": checkpoint.path_or_id, "commit": commit_of(checkpoint)}
-        )
-    # Devices add up in another order, so outputs may differ.
-    return {"models": models, "device": resolve_device(device).partition(":")[0]}
-
-
 def choosing(name: str, method: ResponseMethod, members: int, question: QuestionText) -> WritingFlow:
     """Ask all members, and let a method choose one of the responses or write another one."""
     replies = yield [Call((member,)) for member in range(members)]
     texts, answers = [reply.text or "" for reply in replies], [reply.answer for reply in replies]
-    with plugins().running(name):
-        taken = method.choose(question.prompt, texts, answers)
+    try:
+        with plugins().running(name):
+            taken = method.choose(question.prompt, texts, answers)
+    except UniteError:
+        raise
+    except Exception as error:  # tokenizers and networks of strangers raise errors of many kinds
+        reason = f"it failed while it was run ({type(error).__name__}: {first_line(error)})"
+        raise MemberError(f"{reason}; if it asks a model, name another one", of=f"method {name}") from error
     # -1 would be the last response, and True the second.
     if isinstance(taken, str) or (type(taken) is int and 0 <= taken < len(texts)):
         return taken

@@ -6,7 +6,7 @@ A module's ``make(options) -> ResponseMethod | Aggregation | Majority`` raises I
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -41,17 +41,6 @@ def most_alike(texts: Sequence[str], similarity: Callable[[str, str], float]) ->
         for n, text in enumerate(texts)
     ]
     return gains.index(max(gains))
-
-
-@dataclass(frozen=True, slots=True)
-class ModelOptions:
-    """A base of the options of methods that ask other models: fields named ``model`` or ``..._model`` name them."""
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The folders or ids of these models, by which an evaluation keeps what the method chose."""
-        names = sorted(field.name for field in fields(self) if field.name.endswith("model"))
-        return tuple(place for name in names if (place := getattr(self, name)))
 
 
 class Majority:

@@ -22,7 +22,7 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import DebertaV2PreTrain
 from ensemble.common.text import without_tokens
 from ensemble.errors import InputError, MemberError
 from ensemble.methods import Method
-from ensemble.methods._response import ModelOptions, ResponseMethod
+from ensemble.methods._response import ResponseMethod
 from ensemble.models.load import load_helper
 
 METHOD = Method(
@@ -34,7 +34,7 @@ _MARKS = ("<|source|>", "<|candidate1|>", "<|candidate2|>")
 
 
 @dataclass(frozen=True, slots=True)
-class Options(ModelOptions):
+class Options:
     """Options of the reranker.
 
     Attributes:
