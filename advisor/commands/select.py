@@ -227,7 +227,7 @@ def run(
         traces: Mapping[int, Mapping[str, Any]] = {}
         ensemble = chosen.ensemble(config, config.held_out, compared)
         if ensemble is not None:
-            together, best = chosen.verified[0].profile, ensemble.best_single_model or ""
+            together, best = chosen.written[chosen.decoded[0]].profile, ensemble.best_single_model or ""
             traces = trace_responses(chosen, config.held_out, best, config, profiler, cache, progress)
         recommended = recommended_of(advice, compared)
         samples = chain(samples, samples_of(config.held_out, "held_out", alone, together, traces, recommended))
@@ -321,7 +321,7 @@ def _verify(
 def _tested(chosen: ChosenSet, compared: Compared) -> StrategyResult | None:
     """What looks test: the set that decodes together, chosen on dev, or the default strategy, chosen by each look."""
     found = {each.strategy: each for each in compared.results}
-    together = next((found[each.strategy] for each in chosen.verified[:1] if each.strategy in found), None)
+    together = next((found[each] for each in chosen.decoded[:1] if each in found), None)
     default = largest_default(list(found))
     return together or (None if default is None else found[default])
 
@@ -349,13 +349,12 @@ def _advise(
         advice = undecodable(chosen.selection, remote)
     else:
         # What was verified may be another set than the selected one, if the rules left only one model.
-        strategies = [each.strategy for each in chosen.verified[:1]]
-        together = next((each for each in compared.results if each.strategy in strategies), None)
+        together = next((each for each in compared.results if each.strategy in chosen.decoded[:1]), None)
         advice = advise(chosen.selection, together)
     trouble = f"The attempt to run it failed: {chosen.trouble}." if chosen.trouble else None
     away = behind_server(chosen.selection, remote, chosen.voters)
     unfit = None
-    if chosen.verified and len(chosen.selection.selected) < 2:
+    if chosen.decoded and len(chosen.selection.selected) < 2:
         unfit = (
             f"By the rules no other candidate fits {chosen.selection.selected[0]}; this set was run because a gain is "
             "predicted."

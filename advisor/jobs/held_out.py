@@ -60,31 +60,19 @@ _MOST_LISTED = 10  # sets in result.json; with 24 candidates there are thousands
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOutResult:
-    """A set that decoded together on held-out questions, and on dev if it was run there.
-
-    ``expected`` is the gain to expect in use, in points; see :func:`advisor.advice.comparison.expected_gain`.
-    """
-
-    strategy: Decoded
-    profile: Profile
-    weights: tuple[float, ...] | Literal["perplexity"] | None
-    expected: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class ChosenSet:
     """The chosen set.
 
     Attributes:
         pool: The candidates that it was chosen from.
         selection: The set.
-        verified: The sets that were run on the held-out questions, one family of tests. The verdict is about the first
+        decoded: The sets that were run on the held-out questions, one family of tests. The verdict is about the first
             one: the selected set, or if the rules left fewer than two models, the one that the prediction chose.
+        weights: The weights of its members.
         alone: The answers of single models to the held-out questions, by name: the sets' members, and other models that
             the sets are compared with.
         voters: The models of votes and routers; empty if they were not asked the held-out questions.
-        written: The answers of strategies that write new texts with new calls to the held-out questions.
+        written: The answers of strategies that write new texts to the held-out questions, those of the sets first.
         draws: Several responses of the best single model to the dev and to the held-out questions, if they were asked.
         trouble: Why a set could not be run on the held-out questions.
         sets: All sets that could be decoded, the most promising first.
@@ -93,7 +81,8 @@ class ChosenSet:
 
     pool: ProfiledPool
     selection: Selection
-    verified: tuple[HeldOutResult, ...] = ()
+    decoded: tuple[Decoded, ...] = ()
+    weights: tuple[float, ...] | Literal["perplexity"] | None = None
     alone: Mapping[str, Profile] = field(default_factory=dict)
     voters: tuple[str, ...] = ()
     written: Mapping[Strategy, Replay] = field(default_factory=dict)
@@ -104,13 +93,9 @@ class ChosenSet:
 
     def splits(self, config: RunConfig, held_out: Task) -> tuple[AnsweredSplit, AnsweredSplit]:
         """The dev and the held-out questions, with all answers to them."""
-        decoded: dict[Strategy, Replay] = {
-            each.strategy: Replay(each.profile, calls=((each.strategy.members, each.profile),))
-            for each in self.verified
-        }
         return (
             AnsweredSplit(config.dev, self.pool.complete, draws=self.draws[0]),
-            AnsweredSplit(held_out, self.alone, {**decoded, **self.written}, prices_of(config), self.draws[1]),
+            AnsweredSplit(held_out, self.alone, self.written, prices_of(config), self.draws[1]),
         )
 
     def predictions(self, set_by: SetBy, results: Sequence[StrategyResult]) -> Predictions | None:
@@ -126,12 +111,12 @@ class ChosenSet:
         return Predictions(set_by=set_by, sets=sets, provenance=provenance(), real_sets=real_sets())
 
     def ensemble(self, config: RunConfig, held_out: Task, compared: Compared) -> EnsembleResult | None:
-        """``ensemble`` of ``result.json``: the first verified set; None without one."""
-        if not self.verified:
+        """``ensemble`` of ``result.json``: the first set; None without one."""
+        if not self.decoded:
             return None
-        own = self.verified[0]
-        difference = compare(own.profile, list(self.alone.values()), config.options.seed)
-        row = next(each.figures for each in compared.results if each.strategy == own.strategy)
+        strategy, profile = self.decoded[0], self.written[self.decoded[0]].profile
+        difference = compare(profile, list(self.alone.values()), config.options.seed)
+        row = next(each.figures for each in compared.results if each.strategy == strategy)
         gain = {name: getattr(row, name) for name in GainFigures.model_fields}
         # Of the held-out questions alone.
         gain |= {"best_single_model": difference.over, "best_single_accuracy": self.alone[difference.over].accuracy}
@@ -139,26 +124,26 @@ class ChosenSet:
         return EnsembleResult(
             method=config.options.method,
             k=config.options.k,
-            weights=own.weights,
+            weights=self.weights,
             think=config.options.rules.think,
             n=difference.n,
             split=held_out.split,
             signature=held_out.signature,
-            accuracy_ci=accuracy_interval(own.profile),
+            accuracy_ci=accuracy_interval(profile),
             difference=difference.difference,
             difference_ci=difference.difference_ci,
             difference_method=difference.difference_method,
             p_two_sided=difference.p_two_sided,
             test=difference.test,
             **gain,
-            **measured(own.profile, held_out),
+            **measured(profile, held_out),
             members=tuple(
                 MemberFigures(
                     model=member.model,
                     accuracy_ci=accuracy_interval(member),
                     **measured(member, held_out),
                 )
-                for member in (self.alone[name] for name in own.strategy.members)
+                for member in (self.alone[name] for name in strategy.members)
             ),
         )
 
@@ -198,11 +183,11 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
     for strategy in wanted:
         written |= _written(strategy, alone, config.held_out, config, profiler, progress)
     chosen = replace(chosen, alone=alone, voters=voters, written=written)
-    verified: list[HeldOutResult] = []
+    expected: dict[Decoded, float] = {}
     for predicted in queue:
         # The largest expected gain so far; the best single model gains 0.
-        best_gain = max([0.0, *(each.expected for each in verified)])
-        if verified and Prediction.of(predicted).improvement(best_gain) < WORTH:
+        best_gain = max([0.0, *expected.values()])
+        if expected and Prediction.of(predicted).improvement(best_gain) < WORTH:
             break
         try:
             # The members' own answers were stored before: if memory ends here, no work is lost.
@@ -212,14 +197,18 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
             chosen = replace(chosen, trouble=str(error))
             continue
         decoded = Decoded(predicted.models, config.options.method)
-        made = HeldOutResult(decoded, together, profiler.weights(predicted.models))
-        splits = replace(chosen, verified=(made,)).splits(config, config.held_out)
-        verified.append(replace(made, expected=expected_gain(made.strategy, *splits)))
-    # The sort is stable: of sets with the same expected gain the one with the larger predicted gain comes first.
-    chosen = replace(chosen, verified=tuple(sorted(verified, key=lambda each: -round(each.expected, 9))))
-    if config.options.set_by != "predicted" or not verified:
+        replay = Replay(together, calls=((decoded.members, together),))
+        chosen = replace(chosen, written={**chosen.written, decoded: replay})
+        expected[decoded] = expected_gain(decoded, *chosen.splits(config, config.held_out))
+    if not expected:
         return chosen
-    return replace(chosen, selection=_select(chosen, chosen.verified[0].strategy.members, config))
+    # The sort is stable: of sets with the same expected gain the one with the larger predicted gain comes first.
+    sets = tuple(sorted(expected, key=lambda each: -round(expected[each], 9)))
+    found = {each: chosen.written[each] for each in (*sets, *written)}
+    chosen = replace(chosen, decoded=sets, written=found, weights=profiler.weights(sets[0].members))
+    if config.options.set_by != "predicted":
+        return chosen
+    return replace(chosen, selection=_select(chosen, sets[0].members, config))
 
 
 def with_draws(
@@ -328,8 +317,8 @@ def trace_responses(
     cache: ResponseCache,
     progress: Progress,
 ) -> dict[int, dict[str, Any]]:
-    """The steps of some responses of the first verified set, by the number of the question; see :func:`describe`."""
-    together, names = chosen.verified[0].profile, list(chosen.verified[0].strategy.members)
+    """The steps of some responses of the first decoded set, by the number of the question; see :func:`describe`."""
+    together, names = chosen.written[chosen.decoded[0]].profile, list(chosen.decoded[0].members)
     task = continued(held_out, responses(together))
     # A choice task has no generated text, and only token-level methods have steps.
     if task.metric == "choice" or list_methods()[config.options.method].level != "token":
