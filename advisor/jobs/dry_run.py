@@ -89,8 +89,7 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
 def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict[str, Any]]:
     """The plans of the new calls of strategies: drafts that are drawn, and prompts with drafts.
 
-    The dev questions choose the best model and the voters. A strategy that depends on them is planned with the models
-    with which it costs most.
+    The dev questions choose the best model and the voters. A strategy that depends on them is planned with the dearest.
     """
     task = config.held_out
     by_name = {entry.name: entry for entry in config.candidates}
@@ -107,32 +106,24 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
         asked = reading_task(task, new) if new else task
         return {"role": role, **_plan(config, by_name[name], asked, missing, count, problems[name])}
 
-    def cost(plans: Sequence[Mapping[str, Any]]) -> float:
-        total = 0.0
-        for each in plans:
-            price = by_name[each["model"]].price if are_priced else None
-            total += each["questions"] * ((price or TOKEN).of(each["read_tokens"], each["new_tokens"]) or 0.0)
-        return total
+    def cost(name: str) -> float:
+        own = plan("", name, every, 1)
+        price = by_name[name].price if are_priced else None
+        return (price or TOKEN).of(own["read_tokens"], own["new_tokens"]) or 0.0
 
-    alone = {name: cost([plan("", name, dict.fromkeys(range(len(questions))), 1)]) for name in by_name}
-    voters = sorted(by_name, key=alone.__getitem__, reverse=True)[: config.options.max_voters]
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    dearest: dict[str, list[dict[str, Any]]] = {}
+    every = dict[int, str | None].fromkeys(range(len(questions)))
+    dearest = sorted(by_name, key=cost, reverse=True)
+    plans = list[dict[str, Any]]()
     most = max(FEWEST_VOTERS, config.options.max_voters, config.options.max_models)
-    for strategy in asked_for(config.options, list(by_name), list(by_name), voters):
-        own, new = [], _new_calls(strategy, questions)
+    for strategy in asked_for(config.options, list(by_name), dearest[:1], dearest[: config.options.max_voters]):
+        new = _new_calls(strategy, questions)
         most = max(most, len(strategy.members) + sum(map(len, new.values())) // len(questions))
-        for (role, name), calls in new.items():
-            if (role, name) not in found:
-                # Of each question the last prompt: those of a later round are the longest.
-                found[role, name] = plan(role, name, dict(calls), len(calls))
-            own.append(found[role, name])
-        dearest[strategy.name] = max(dearest.get(strategy.name, []), own, key=cost)
+        # Of each question the last prompt: those of a later round are the longest.
+        plans += [plan(role, name, dict(calls), len(calls)) for (role, name), calls in new.items()]
     if are_asked:
-        count, kind = most * sum(len(each.examples) for each in splits_of(config)), SelfConsistency.KIND
-        prompts = dict.fromkeys(range(len(questions)))
-        dearest[kind] = [plan(f"{kind}, responses of", max(alone, key=alone.__getitem__), prompts, count)]
-    return [each for plans in dearest.values() for each in plans]
+        count = most * sum(len(each.examples) for each in splits_of(config))
+        plans.append(plan(f"{SelfConsistency.KIND}, responses of", dearest[0], every, count))
+    return plans
 
 
 def _new_calls(
