@@ -161,7 +161,7 @@ SECOND_LANE: dict[str, str] = {
     "test_evaluate.py::test_the_report_has_the_scores_of_the_corpus": "evaluates a whole run",
     "test_fusing.py::test_it_is_checked_and_exported": "fuses a whole run",
     "test_fusing.py::test_rounds_drafts_and_a_prompt_are_asked_as_the_options_say": "fuses a whole run",
-    "test_fusion.py::test_fusion_stands_beside_other_methods_in_an_evaluation_and_is_stored": "evaluates a whole run",
+    "test_fusion.py::test_fusion_stands_beside_other_methods_in_an_evaluation": "evaluates a whole run",
     "test_golden.py": "runs fourteen runs as they were recorded",
     "test_harness.py::test_the_command_line_runs_tasks_and_a_second_run_asks_no_model": "starts commands",
     "test_init.py::test_the_benchmarks_are_read_as_the_field_reads_them": "reads whole benchmarks",
