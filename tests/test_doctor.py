@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from packaging.requirements import Requirement
 from pools import Place
-from servers import Raw, as_json
+from servers import Raw, as_json, models
 
 from advisor.commands import doctor
 from advisor.jobs.dry_run import plan_together
@@ -28,6 +28,7 @@ pytest_plugins = ["pools", "hubs"]
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(doctor, "USUAL_PORTS", {})
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +69,23 @@ def test_a_step_that_is_not_compiled_and_the_packages_of_quantisation_are_said(
     found = json.loads(place.advisor("doctor", "--json").out)
     assert found["machine"]["compiled_step"] is False
     assert found["quantization"] == {"bitsandbytes": "1.2"}
+
+
+def test_servers_on_usual_ports_are_named_with_the_line_that_a_pool_file_needs(
+    place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = int(raw.url.rpartition(":")[2].removesuffix("/v1"))
+    # On the second port nothing listens.
+    monkeypatch.setattr(doctor, "USUAL_PORTS", {port: "Ollama", 1: "vLLM"})
+    raw.answer = lambda _path, _body: models("llama3", "qwen3")
+    assert f"server       openai:{raw.url}#* (usual port of Ollama): llama3, qwen3\n" in place.advisor("doctor").out
+    raw.answer = lambda _path, _body: models("llama3")
+    assert f"server       openai:{raw.url} (usual port of Ollama): llama3\n" in place.advisor("doctor").out
+    found = json.loads(place.advisor("doctor", "--json").out)["servers"]
+    assert found == [{"url": raw.url, "usual_for": "Ollama", "models": ["llama3"]}]
+    # Another program than a server of models.
+    raw.answer = lambda _path, _body: (200, {}, b"<html>")
+    assert "\nserver" not in place.advisor("doctor").out
 
 
 def test_the_extras_are_those_of_the_project() -> None:

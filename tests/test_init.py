@@ -280,7 +280,7 @@ def test_a_pool_in_place_of_data_is_told_the_way(place: Place, name: str, lines:
     if lines:
         place.pool(*lines, name=name)
     line = place.refused("init", name, "--yes")
-    assert f"{name} is a pool, with a model on each line; give data with questions here" in line
+    assert f"{name} is a pool, with a model on each line; `advisor {name}` says what it is for" in line
 
 
 def test_a_text_file_of_questions_is_no_pool(place: Place) -> None:

@@ -165,26 +165,12 @@ def test_a_pool_that_is_no_file_is_refused(folder: Path, pool: str, says: str) -
         read_pool(str(folder / "models.txt"))
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        (
-            "quiz.csv",
-            "this looks like data, and a pool file has one model per line; for the data write a task file with",
-        ),
-        ("quiz.jsonl.gz", "`advisor init quiz.jsonl.gz`"),
-        ("quiz.PARQUET", "this looks like data"),
-        ("quiz.yaml", "this looks like a task file, so give it as --task"),
-    ],
-)
-def test_data_and_task_files_are_no_pools(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str
-) -> None:
+@pytest.mark.parametrize("name", ["quiz.csv", "quiz.jsonl.gz", "quiz.PARQUET", "quiz.yaml"])
+def test_data_and_task_files_are_no_pools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).write_bytes(b"q,a\n1,\xff\n")
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(InputError, match=f"--pool {name}: this looks like data or a task file, .*`advisor {name}`"):
         read_pool(name)
-    assert str(refused.value).startswith(f"--pool {name}: ") and says in str(refused.value)
 
 
 def test_names_and_globs_take_some_candidates(folder: Path) -> None:

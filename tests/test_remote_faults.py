@@ -53,7 +53,6 @@ def refused(place: Place, raw: Raw, options: str = "") -> str:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("openai:http://127.0.0.1:8000/v1", "the model's name is missing; write openai:http://HOST:PORT/v1#MODEL"),
         ("openai:ftp://host/v1#m", "not http:// or https://"),
         ("openai:http://host:port/v1#m", "the address is not valid"),
         ("openai:http://a..b/v1#m", "not http:// or https://"),
@@ -191,6 +190,83 @@ def test_the_proxy_of_the_environment_is_asked_for_hosts_other_than_this_machine
         with ServerClient(ServerAddress(f"http://{host}/v1", "m"), retries=0) as client, suppress(ServerError):
             client.get("/models")
     assert [path for path, _, _ in raw.asked] == ["http://models.example/v1/models"]
+
+
+# --- Lines without a model ---
+
+
+def test_a_line_without_a_model_takes_the_only_one_of_the_server(place: Place, raw: Raw) -> None:
+    raw.answer = lambda path, _body: models("org/m") if path.endswith("/models") else completion("7")
+    place.task()
+    place.pool(f"openai:{raw.url}  chat_template=never price_in=1 price_out=2")
+    (found,) = read_pool("models.txt")
+    assert (found.checkpoint, found.name) == (ServerAddress(raw.url, "org/m"), "m")
+    assert (found.chat_template, found.price_in) == ("never", 1)
+    # Without a file, too; these are all questions of the run.
+    ran = place.advisor("profile", "--pool", f"{raw.url} chat_template=never", "--task", "task.yaml", "--json")
+    assert [each["model"] for each in json.loads(ran.out)["profiles"]] == ["m"]
+    assert len(raw.questions) == 6
+
+
+def test_a_star_takes_all_models_and_those_with_the_same_last_part_have_their_whole_names(
+    place: Place, raw: Raw
+) -> None:
+    raw.answer = lambda _path, _body: models("a/m", "b/m", "c/other", "a/m")
+    place.pool(f"openai:{raw.url}#*  timeout=7")
+    wanted = {name: ServerAddress(raw.url, name, timeout=7) for name in ("a/m", "b/m", "c/other")}
+    names = ("a/m", "b/m", "other")
+    assert {each.name: each.checkpoint for each in read_pool("models.txt")} == dict(
+        zip(names, wanted.values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "answer", "says"),
+    [
+        ("", models(), "/v1 lists no models; start it with one, or add #MODEL to its address"),
+        ("", models("a", "org/b"), "/v1 lists 2 models: a, org/b; give openai:"),
+        ("#*", models(*map(str, range(101))), "/v1 lists 101 models, and #* takes at most 100; give a line for each"),
+        ("#* name=x", models("a", "b"), "name= is for one model, and "),
+        (
+            "",
+            as_json({"data": "none"}),
+            "the answer has no list of models; is this the address of an OpenAI-compatible",
+        ),
+        ("", (200, {}, b"<html>"), "is not JSON; it begins with '<html>'; is this the address of an OpenAI-compatible"),
+        ("", as_json({}, 404), "does not have this path or model (404) and says: {}; add #MODEL to the address"),
+        ("", as_json({}, 401), "needs a key (401); add key_env=NAME to its line"),
+        ("", (200, {"Content-Length": str(1 << 40)}, b" " * (1 << 18)), "the server's answer is longer than"),
+        ("", models("\x1b[2Jevil", "a\nb", "x" * 201, " "), "/v1 lists no models"),
+        ("", as_json({"data": [{"id": 7}, 7, {"id": ["a"]}, {}]}), "/v1 lists no models"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_list_that_does_not_say_which_model_is_meant_is_one_line(
+    place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch, end: str, answer: Answer, says: str
+) -> None:
+    monkeypatch.setattr(transport, "MAX_BYTES", 1 << 16)
+    raw.answer = lambda _path, _body: answer
+    place.task()
+    place.pool("# the server", f"openai:{raw.url}{end}")
+    line = place.refused(*PROFILE)
+    assert line.startswith("advisor: models.txt:2: ") and says in line
+
+
+def test_the_list_is_asked_for_with_the_key_of_an_allowed_variable_alone(
+    place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.task()
+    raw.answer = lambda _path, _body: models("m")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
+    place.pool(f"openai:{raw.url} key_env=AWS_SECRET_ACCESS_KEY")
+    assert "does not end in _API_KEY" in place.refused(*PROFILE)
+    assert not raw.asked
+    monkeypatch.setenv("FAR_API_KEY", KEY)
+    place.pool(f"openai:{raw.url} key_env=FAR_API_KEY")
+    assert [each.name for each in read_pool("models.txt")] == ["m"]
+    assert [headers["authorization"] for _, headers, _ in raw.asked] == [f"Bearer {KEY}"]
+    line = place.refused("profile", "--pool", f"http://user:{KEY}@127.0.0.1:1/v1", "--task", "task.yaml")
+    assert "do not write a key into a pool file" in line and KEY not in line
 
 
 # --- Servers that are of no use ---

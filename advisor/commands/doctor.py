@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from advisor.jobs.dry_run import (
     set_summary,
     tokens_written,
 )
+from advisor.models.endpoint import listed_models
 from advisor.models.fit import ROUNDING, place_models
 from advisor.models.loaded_models import silence_libraries
 from advisor.models.pool_file import read_pool
@@ -29,9 +31,11 @@ from advisor.options.shared import InferenceOptions
 from ensemble.common.background import in_background
 from ensemble.common.extras import EXTRAS, install, is_installed
 from ensemble.common.files import default_cache_dir, exists
-from ensemble.common.text import memory, visible
+from ensemble.common.text import first_of, memory, visible
+from ensemble.errors import UniteError
 from ensemble.models.hub import TOKEN_REFUSED
 from ensemble.plugins import version_of
+from ensemble.servers.address import ALL, PREFIX, ServerAddress
 
 
 def doctor(options: DoctorOptions) -> None:
@@ -54,6 +58,7 @@ def doctor(options: DoctorOptions) -> None:
         # None where the package that ``quantization=`` needs is missing.
         "quantization": {ROUNDING: version_of(ROUNDING)},
         "hub": of_hub,
+        "servers": servers(),
         "cache": cache_folder(options.cache_dir or default_cache_dir()),
         "downloads": downloads,
     }
@@ -91,6 +96,11 @@ def doctor(options: DoctorOptions) -> None:
         raise typer.Exit(1)
 
 
+USUAL_PORTS = {11434: "Ollama", 1234: "LM Studio", 8000: "vLLM", 30000: "SGLang", 8080: "llama.cpp"}
+"""The ports of this machine where servers of models usually listen."""
+_SERVER_SECONDS = 1.0
+_SHOWN = 5
+"""Models of a server that are named."""
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 """The variables by which huggingface_hub makes no requests, if they have one of these values."""
 _TRUE = ("1", "ON", "YES", "TRUE")
@@ -165,6 +175,26 @@ def hub() -> dict[str, Any]:
     return {**found, "answers": None if status is None else True, "accepted": accepted}
 
 
+def servers() -> list[dict[str, Any]]:
+    """The servers on the usual ports of this machine that answer within 1 s, with the models that they list."""
+
+    def ask(port: int) -> list[str]:
+        address = ServerAddress(f"http://127.0.0.1:{port}/v1", ALL, timeout=_SERVER_SECONDS)
+        try:
+            return listed_models(address, retries=0)
+        # Nothing is there, or something else, or the client is not installed.
+        except UniteError:
+            return []
+
+    asked = {port: in_background(partial(ask, port), f"port {port}") for port in USUAL_PORTS}
+    found = {port: future.result() for port, future in asked.items()}
+    return [
+        {"url": f"http://127.0.0.1:{port}/v1", "usual_for": USUAL_PORTS[port], "models": names}
+        for port, names in found.items()
+        if names
+    ]
+
+
 def cache_folder(folder: Path) -> dict[str, Any]:
     """A cache folder: its bytes, the free bytes of its disk, and whether it can be written. It is not created."""
     there, usable = folder, True
@@ -208,6 +238,10 @@ def machine_lines(found: Mapping[str, Any]) -> Iterator[str]:
         else:
             state = "answers" if hub["answers"] else "does not answer; only downloaded models"
         yield f"hub          {hub['endpoint']}: {state}; {token}"
+    for server in found["servers"]:
+        names, url = server["models"], server["url"]
+        line = f"{PREFIX}{url}{f'#{ALL}' if len(names) > 1 else ''}"
+        yield f"server       {line} (usual port of {server['usual_for']}): {first_of(names, _SHOWN)}"
     for name in ("cache", "downloads"):
         if (folder := found[name]) is not None:
             can_be = "writable" if folder["writable"] else "cannot be written"

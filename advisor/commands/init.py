@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from advisor.models.pool_file import check_no_pool
+from advisor.models.pool_file import BUNDLED, is_pool
 from advisor.options.new_run import InitOptions
 from advisor.tasks.draft.columns import Columns
 from advisor.tasks.draft.data import look_at
@@ -28,8 +28,10 @@ _MOST_SHOWN = 1_200
 
 def init(options: InitOptions) -> None:
     """Guess, ask what no option gives, write the file, and show what models will get."""
-    check_no_pool(options.data[0])
-    stem = stem_of(Path(options.data[0].rstrip("/")))
+    data = options.data[0]
+    if is_pool(data) or (data in BUNDLED and not Path(data).exists()):
+        raise InputError(f"{data} is a pool, with a model on each line; `advisor {data}` says what it is for")
+    stem = stem_of(Path(data.rstrip("/")))
     chosen = options.name or re.sub(r"[^\w-]+", "-", stem).strip("-") or "questions"
     if not re.fullmatch(r"[\w.-]+", chosen):
         raise InputError(f"--name {chosen}: give letters, digits, - and _ only")

@@ -10,7 +10,7 @@
     openai:http://127.0.0.1:8000/v1#org/name  key_env=MY_API_KEY
     openai:http://127.0.0.1:8001/v1#org/big   tokenizer=./tokenizers/big
 
-The last two models are on servers; see :mod:`ensemble.models.spec` for the options.
+The last two models are on servers, where ``#*`` stands for all models; see :mod:`ensemble.models.spec` for the options.
 """
 
 from __future__ import annotations
@@ -25,35 +25,36 @@ from ensemble.common.text import did_you_mean
 from ensemble.errors import InputError
 from ensemble.models.choices import GGUF_SUFFIX
 from ensemble.models.spec import COMMIT, HUB_ID, Checkpoint, ModelSpec
-from ensemble.servers.address import PREFIX, read_address
+from ensemble.servers.address import ALL, PREFIX, read_address
 
 DEMO = Path(__file__).parents[1] / "demo" / "pool.txt"
-_BUNDLED = {"demo": DEMO, "demo-thinking": DEMO.with_name("thinking.txt")}
+BUNDLED = {"demo": DEMO, "demo-thinking": DEMO.with_name("thinking.txt")}
 _ADDRESS = re.compile(
     r"(?:https?:)?//|(?:localhost|[\w.-]+\.[\w-]+):\d+(?:/|$)|(?:www\.)?huggingface\.co/", re.IGNORECASE
 )
+URL = re.compile(rf"(?:{PREFIX})?https?://", re.IGNORECASE)
 _DATA = {".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx"}
-_TASKS = {".yaml", ".yml"}
+TASKS = {".yaml", ".yml"}
 _MODEL = re.compile(rf"\s*({PREFIX}\S+|\S+/\S*|\S+{GGUF_SUFFIX})(\s+\w+=\S+)*\s*(#.*)?")
 
 
 def read_pool(pool: str) -> tuple[ModelSpec, ...]:
-    """Read a pool file, or a bundled pool if ``pool`` is ``demo`` or ``demo-thinking``; ``./demo`` is a file."""
+    """Read a pool file, or ``demo`` or ``demo-thinking``, which are bundled (``./demo`` is a file), or ask a server."""
+    if URL.match(pool):
+        return tuple(_specs(_words(f"{PREFIX}{pool.removeprefix(PREFIX)}", "--pool"), "--pool", Path()))
     # The bundled pool first: a stranger's file must not take the place of a name that the documentation gives.
-    path = _BUNDLED.get(pool, Path(pool))
+    path = BUNDLED.get(pool, Path(pool))
     # Its first line as a model would have a message about a model.
-    if {suffix.lower() for suffix in path.suffixes} & _DATA and path.is_file():
+    if {suffix.lower() for suffix in path.suffixes} & (_DATA | TASKS) and path.is_file():
         raise InputError(
-            f"--pool {pool}: this looks like data, and a pool file has one model per line; for the data write a task "
-            f"file with `advisor init {pool}`, and give it as --task"
+            f"--pool {pool}: this looks like data or a task file, and a pool file has one model per line; "
+            f"`advisor {pool}` says what it is for"
         )
-    if path.suffix.lower() in _TASKS and path.is_file():
-        raise InputError(f"--pool {pool}: this looks like a task file, so give it as --task")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(
-            f"--pool {pool}: no such file; {did_you_mean(pool, _BUNDLED)}give one with one model per line, or a "
+            f"--pool {pool}: no such file; {did_you_mean(pool, BUNDLED)}give one with one model per line, or a "
             "bundled pool: demo or demo-thinking"
         ) from None
     except IsADirectoryError:
@@ -69,20 +70,16 @@ def read_pool(pool: str) -> tuple[ModelSpec, ...]:
     return entries
 
 
-def check_no_pool(data: str) -> None:
-    """Check that data is neither the name of a bundled pool nor a text file of which every line names a model."""
+def is_pool(data: str) -> bool:
+    """Whether a path is a text file of which every line names a model."""
     path = Path(data)
     is_text = path.suffix.lower() == ".txt" and path.is_file()
     try:
         text = path.read_text(encoding="utf-8-sig") if is_text else ""
     except (OSError, UnicodeDecodeError):
-        return
+        return False
     lines = [line for line in text.splitlines() if line.partition("#")[0].strip()]
-    if (data in _BUNDLED and not path.exists()) or (lines and all(map(_MODEL.fullmatch, lines))):
-        raise InputError(
-            f"{data} is a pool, with a model on each line; give data with questions here, and the pool to "
-            f"`advisor select --pool {data}`"
-        )
+    return bool(lines) and all(map(_MODEL.fullmatch, lines))
 
 
 def entries_named(entries: tuple[ModelSpec, ...], globs: Sequence[str], pool: str) -> tuple[ModelSpec, ...]:
@@ -105,11 +102,11 @@ def _entries(text: str, path: Path) -> Iterator[ModelSpec]:
         words = _words(line, place)
         if not words:
             continue
-        entry = _entry(words, place, path.parent)
-        if entry.name in places:
-            raise InputError(f"{places[entry.name]} has the name {entry.name!r}, too; add name=ANOTHER", of=place)
-        places[entry.name] = place
-        yield entry
+        for entry in _specs(words, place, path.parent):
+            if entry.name in places:
+                raise InputError(f"{places[entry.name]} has the name {entry.name!r}, too; add name=ANOTHER", of=place)
+            places[entry.name] = place
+            yield entry
 
 
 def read_line(line: str, place: str) -> ModelSpec:
@@ -117,7 +114,10 @@ def read_line(line: str, place: str) -> ModelSpec:
     words = _words(line, place)
     if not words:
         raise InputError("the line is empty; give a folder, a hub id or a server", of=place)
-    return _entry(words, place, Path())
+    found = _specs(words, place, Path())
+    if len(found) > 1:
+        raise InputError(f"one model is needed, and #{ALL} gives {len(found)}; give one with #MODEL", of=place)
+    return found[0]
 
 
 def _words(line: str, place: str) -> list[str]:
@@ -132,7 +132,8 @@ def _words(line: str, place: str) -> list[str]:
         raise InputError(f"{str(error).lower()}; close the quotation mark", of=place) from None
 
 
-def _entry(words: list[str], place: str, folder: Path) -> ModelSpec:
+def _specs(words: list[str], place: str, folder: Path) -> list[ModelSpec]:
+    """The model of a line, or those that a server lists where the line names none."""
     from ensemble.models.spec import read_options
 
     remote = words[0].startswith(PREFIX)
@@ -141,10 +142,16 @@ def _entry(words: list[str], place: str, folder: Path) -> ModelSpec:
         spec = ModelSpec.read(_checkpoint(words[0], place, folder), given, place)
         if given.get("trust_remote_code"):
             check_pinned(spec.weights, place)
-        return spec
+        return [spec]
     if (tokenizer := given.get("tokenizer")) is not None:
         given["tokenizer"] = _tokenizer(tokenizer, place, folder)
-    return ModelSpec.read(read_address(words[0], place), given, place)
+    url, _, model = words[0].partition("#")
+    if model in ("", ALL):
+        # Its client takes time to import.
+        from advisor.models.endpoint import models_at
+
+        return models_at(read_address(f"{url}#{ALL}", place), given, place, takes_all=model == ALL)
+    return [ModelSpec.read(read_address(words[0], place), given, place)]
 
 
 def _checkpoint(model: str, place: str, folder: Path) -> Checkpoint:

@@ -69,7 +69,7 @@ class TrustOptions(Options, panel="Permissions", are_rare=True):
 class PoolOptions(TrustOptions, panel="Models and questions"):
     """The candidates."""
 
-    pool: str | None = option(None, "A file with one candidate per line, or demo.", metavar="FILE", **MODELS)
+    pool: str | None = option(None, "A file with one candidate per line, demo, or a URL.", metavar="FILE", **MODELS)
 
 
 @dataclass(frozen=True, kw_only=True)

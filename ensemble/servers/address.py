@@ -18,6 +18,8 @@ from ensemble.common.schema import Exact, SparseSchema, must
 from ensemble.errors import InputError
 
 PREFIX = "openai:"
+ALL = "*"
+"""In place of a model's name in a pool file: all models that the server lists."""
 _OPENAI = "api.openai.com"
 # A host name, IPv4 or IPv6 address. Names in other scripts need their ASCII form (xn--...), as in DNS.
 _HOST = re.compile(r"([A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")

@@ -40,7 +40,7 @@ _LONGEST_WAIT_S = 120.0
 """A longer pause that a server asks for is for the user to decide."""
 _BUSY = (408, 409, 429)
 """HTTP statuses after which the same request may succeed."""
-_NO_LIST = (404, 405, 501)
+NO_LIST = (404, 405, 501)
 """HTTP statuses of servers that list no models."""
 # An answer of the API has less than 10 levels. Deeper JSON would only be a danger to what stores and shows it.
 _MAX_DEPTH = 32
@@ -185,7 +185,7 @@ class ServerClient:
             try:
                 models = self.models()
             except ServerError as error:
-                if error.status not in _NO_LIST:
+                if error.status not in NO_LIST:
                     raise
                 models = []
             # A server with one model may give it another name.
