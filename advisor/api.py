@@ -60,12 +60,14 @@ def select(pool: str | None = None, task: str | None = None, **options: Any) -> 
     from advisor.options.new_run import SelectOptions
     from advisor.options.option import from_python
     from advisor.progress import Progress
+    from reports import write_report
 
     given = {name: value for name, value in {"pool": pool, "task": task, **options}.items() if value is not None}
     command = f"select({', '.join(f'{name}={value!r}' for name, value in given.items())})"
     typed = SelectOptions(**from_python(SelectOptions, given, "select"))
     keep_cache(typed)
     folder, _ = select_run(typed, command, Progress(quiet=typed.quiet))
+    write_report(folder)
     return SelectResult(folder)
 
 

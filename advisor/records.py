@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from statistics import median
 from typing import Literal, get_args
 
@@ -145,7 +146,7 @@ class Standing:
     thinks: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Profile:
     """The answers of one model or set to the questions of one split, in their order, and what they cost."""
 
@@ -162,12 +163,12 @@ class Profile:
         cost = replace(self.cost, seconds=self.cost.seconds * share, **counts)
         return Profile(self.model, tuple(self.answers[number] for number in numbers), cost)
 
-    @property
+    @cached_property
     def accuracy(self) -> float:
         """Mean score, in points (0 to 100)."""
         return 100 * _mean([answer.score for answer in self.answers])
 
-    @property
+    @cached_property
     def mean_length(self) -> float | None:
         """Mean characters of responses that did not fail, or 0; None for a choice task, or if one is not known."""
         # An answer that failed has no text; its length of 0 would pass for a terse model.

@@ -169,7 +169,7 @@ def print_methods(evaluation: Evaluation) -> None:
     _print_judge(evaluation.judge, console)
 
 
-def print_conclusion(result: Result, report: Path) -> None:
+def print_conclusion(result: Result) -> None:
     """Print what to run, how sure it is, what it costs, the warnings and the verdict, on standard output."""
     console = Console(highlight=False)
     advice, recommendation = result.advice, result.advice.recommendation
@@ -180,17 +180,23 @@ def print_conclusion(result: Result, report: Path) -> None:
     for line in lines:
         # A file or a program gets each as one line.
         console.print(_plain(line), soft_wrap=not console.is_terminal)
+
+
+def print_next(result: Result, report: Path) -> None:
+    """Print where the report is, and the commands that use the run, on standard output."""
+    console = Console(highlight=False)
+    recommendation = result.advice.recommendation
     link = Style(link=report.absolute().as_uri())
     console.print(Text.assemble("Report: ", (visible(str(report)), link)), soft_wrap=True)
-    # Where the models of logs are is not known here.
-    if recommendation and result.can_decode:
-        run = visible(shlex.quote(str(report.parent)))
+    if recommendation:
+        run = shlex.quote(str(report.parent))
         group = " --group NAME" if recommendation.key.groups else ""
-        consent = _consent(result, recommendation)
-        console.print(
-            _plain(f"Use it: advisor run {run} QUESTION{group}{consent}, or advisor serve {run}{consent}"),
-            soft_wrap=True,
-        )
+        models = check = _consent(result, recommendation)
+        if not result.can_decode:
+            # Where the models of logs are is not known here.
+            models, check = " --pool FILE", " --logs FILE"
+        use = f"Use it: advisor run {run} QUESTION{group}{models}, or advisor serve {run}{models}"
+        console.print(_plain(f"{use}. Does it still hold? advisor check {run}{check}"), soft_wrap=True)
 
 
 def print_comparison(comparison: Mapping[str, Any]) -> None:

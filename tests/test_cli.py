@@ -27,7 +27,7 @@ from advisor import cli
 from advisor.progress import Progress
 from advisor.run.result import Result
 from ensemble.step.trace import Candidate, Step
-from reports.terminal import print_conclusion, print_tables, trace_lines
+from reports.terminal import print_conclusion, print_next, print_tables, trace_lines
 
 pytest_plugins = ["pools"]
 
@@ -194,7 +194,8 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
     progress.say(HOSTILE)
     found = finished_run(result)
     print_tables(found)
-    print_conclusion(found, tmp_path / "[bold]\x1b[31m" / "report.html")
+    print_conclusion(found)
+    print_next(found, tmp_path / "[bold]\x1b[31m" / "report.html")
     with progress.stage(HOSTILE, 3) as advance:
         advance(3)
     captured = capfd.readouterr()
@@ -242,7 +243,8 @@ def printed(candidates: int, names: str = "model-{:02}") -> dict[str, Any]:
 
 
 def concluded(result: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    print_conclusion(finished_run(result), folder / "report.html")
+    print_conclusion(finished_run(result))
+    print_next(finished_run(result), folder / "report.html")
     return capsys.readouterr().out.splitlines()
 
 
@@ -259,7 +261,8 @@ def test_the_conclusion_is_what_to_run_what_is_shown_its_cost_the_warnings_the_v
         "The set was not run.",
     ]
     assert lines[6].startswith("Report: ") and len(lines) == 8
-    assert lines[7] == f"Use it: advisor run {tmp_path} QUESTION, or advisor serve {tmp_path}"
+    use = f"Use it: advisor run {tmp_path} QUESTION, or advisor serve {tmp_path}. Does it still hold? advisor check "
+    assert lines[7] == f"{use}{tmp_path}"
 
     # More labels are named where they would raise it, and many warnings do not hide the verdict.
     result = printed(3)
@@ -289,8 +292,9 @@ def test_the_commands_that_use_a_run_have_the_group_and_the_consent_that_they_ne
     remote = {name: {"address": f"openai:http://host-{name}:8000/v1#m"} for name in "bc"}
     result["provenance"] = {"models": {name: {"remote": remote.get(name)} for name in "abc"}}
     lines = concluded(result, tmp_path, capsys)
-    asked = f"advisor run {tmp_path} QUESTION --group NAME --allow-server http://host-b:8000"
-    assert lines[-1] == f"Use it: {asked}, or advisor serve {tmp_path} --allow-server http://host-b:8000"
+    run, consent = f"advisor run {tmp_path} QUESTION --group NAME", "--allow-server http://host-b:8000"
+    use = f"Use it: {run} {consent}, or advisor serve {tmp_path} {consent}. Does it still hold? advisor check"
+    assert lines[-1] == f"{use} {tmp_path} {consent}"
 
 
 def test_strategies_are_printed_with_their_gain_and_calls(capsys: pytest.CaptureFixture[str]) -> None:

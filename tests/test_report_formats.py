@@ -162,7 +162,7 @@ def test_every_form_has_the_sentences_of_the_summary(
     assert [*told] == ["Recommended", "That is", "Where", "How sure", "Cost"]
     first = text_of(write_report(folder).read_text(encoding="utf-8").partition("<nav")[0])
     assert "Not checked: " in first
-    print_conclusion(result, folder / "report.html")
+    print_conclusion(result)
     lines = capsys.readouterr().out.splitlines()
     for line, (name, said) in zip(SelectResult(folder).summary.splitlines(), told.items(), strict=True):
         assert line == f"{name}: {said}" and line in lines

@@ -66,7 +66,6 @@ from ensemble.common.files import write_text
 from ensemble.common.schema import validated, written
 from ensemble.common.text import counted, shortened
 from ensemble.errors import InputError, UniteError
-from reports.formats import as_csv
 
 DEV_SIZE = 100
 """Questions of logs that choose by default, where each costs a label; at most half of all."""
@@ -383,6 +382,9 @@ def write_table(path: Path, questions: Sequence[OpenQuestion], earlier: Mapping[
     if path.suffix == ".jsonl":
         text = "".join(f"{json.dumps(written(row), ensure_ascii=False)}\n" for row in rows)
     else:
+        # It loads the library that draws, which advice on logs need not wait for.
+        from reports.formats import as_csv
+
         most = _letters(max((len(row.answers) for row in rows), default=0))
         text = as_csv(
             [

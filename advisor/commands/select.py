@@ -86,7 +86,7 @@ from ensemble.common.text import counted, p_value
 from ensemble.errors import InputError
 from ensemble.models.spec import ModelSpec
 from reports import write_report
-from reports.terminal import print_conclusion, print_tables
+from reports.terminal import print_conclusion, print_next, print_tables
 
 
 def select(options: SelectOptions) -> None:
@@ -95,16 +95,22 @@ def select(options: SelectOptions) -> None:
         print_dry_run(options)
         return
     folder, result = select_run(options, command_line(), Progress(quiet=options.quiet))
-    if not options.quiet:
-        print_tables(result)
+    try:
+        if not options.quiet:
+            print_tables(result)
+        if not options.as_json:
+            print_conclusion(result)
+    finally:
+        # After the advice, which need not wait for it, and also where the reader of the output has gone.
+        report = write_report(folder)
     if options.as_json:
         print_json(written(result))
     else:
-        print_conclusion(result, folder / "report.html")
+        print_next(result, report)
 
 
 def select_run(options: SelectOptions, command: str, progress: Progress) -> tuple[Path, Result]:
-    """Do the whole job, write the run folder with its report, and return it with the contents of ``result.json``."""
+    """Do the whole job, write the run folder without its report, and return it with what ``result.json`` has."""
     settings = options.stored_settings()
     samples: Iterator[Sample] = iter(())
     if options.scores is not None:
@@ -122,7 +128,6 @@ def select_run(options: SelectOptions, command: str, progress: Progress) -> tupl
     origin = result.provenance.model_copy(update={"settings": settings})
     result = keep_first_date(folder, result.model_copy(update={"provenance": origin}))
     write_run(folder, result, samples)
-    write_report(folder)
     return folder, result
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,11 +37,12 @@ def answer_key(text: str) -> str:
 def answer_codes(answers: Sequence[Sequence[str | None]]) -> Codes:
     """Numbers [members, questions] in place of answers, equal for answers with the same :func:`answer_key`."""
     numbers: dict[str, int] = {}
-
-    def number(text: str | None) -> int:
-        return NONE if text is None else numbers.setdefault(answer_key(text), len(numbers))
-
-    return np.array([[number(text) for text in own] for own in answers], dtype=np.int32)
+    codes: dict[str | None, int] = {None: NONE}
+    # Most texts are those of many members and questions, so each is numbered once.
+    for text in dict.fromkeys(chain.from_iterable(answers)):
+        if text is not None:
+            codes[text] = numbers.setdefault(answer_key(text), len(numbers))
+    return np.array([[codes[text] for text in own] for own in answers], dtype=np.int32)
 
 
 def count_votes(codes: Codes, weights: Sequence[float] | None = None) -> NDArray[np.float64]:
