@@ -51,7 +51,7 @@ help:  ## list what can be made
 venv: $(STAMP)  ## set up .venv with the exact versions of requirements.lock; nothing to do where that is done
 
 demo: venv  ## set up, then choose among the bundled models, and write runs/demo/report.html; then the same for models that think
-	$(BIN)/advisor select --pool demo --task word_problems --out runs/demo
+	$(BIN)/advisor demo
 	$(BIN)/advisor select --pool demo-thinking --task word_problems --limit 50 --think apart --quiet --out runs/demo-thinking
 
 test: venv check  ## set up, then run all checks and the first lane of the tests

@@ -7,6 +7,7 @@ import io
 import os
 import sys
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -97,7 +98,10 @@ def main() -> None:
     try:
         # Not the command's own main(), because that exits without a message at Ctrl-C and at a closed pipe.
         command: Any = typer.main.get_command(app)
-        with command.make_context("advisor", words or ["--help"]) as parsed:
+        words = _command_of(words, command.commands)
+        if not words:
+            return
+        with command.make_context("advisor", words) as parsed:
             command.invoke(parsed)
         # Here and not at exit, so that a closed pipe is handled below.
         sys.stdout.flush()
@@ -132,6 +136,22 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             _fail(f"{lack} ({type(error).__name__}: {error})", 1)
         _fail(f"{type(error).__name__}: {error} (a bug in advisor; run it again with --debug to see where)", 1)
+
+
+def _command_of(words: list[str], commands: Collection[str]) -> list[str]:
+    """The words of a command: those that are given, or those that files stand for; none if all is printed already."""
+    first = words[0] if words else ""
+    if words and (first in commands or first.startswith("-")):
+        return words
+    from advisor.commands.look import SCREEN, is_looked_at, look
+
+    if not words:
+        print(SCREEN, end="")
+    elif is_looked_at(first):
+        words = look(words)
+        # The run folder keeps the command, which is also in the message after Ctrl-C.
+        sys.argv[1:] = words
+    return words
 
 
 def _without_debug(words: list[str]) -> tuple[list[str], bool]:

@@ -24,6 +24,7 @@ from sharing import demo_cache
 
 import ensemble
 from advisor.cli import app
+from advisor.commands.look import is_looked_at
 from advisor.models.pool_file import read_pool
 from advisor.statistics import questions_needed
 from advisor.tasks import list_tasks
@@ -312,6 +313,8 @@ def calls_of(page: Path, folder: Path) -> list[list[str]]:
 def parsed(call: list[str]) -> dict[str, object]:
     """The options of a call by parameter name; an unknown one is an error."""
     group = typer.main.get_command(app)
+    if is_looked_at(call[0]):  # of files that are not here
+        return {}
     if call[0].startswith("--"):  # of the command without a subcommand; parsing it would do what it says
         assert any(call[0] in option.opts for option in group.params)
         return {}

@@ -62,9 +62,9 @@ class Scoring:
 
     def __post_init__(self) -> None:
         metric_plugins().check(self.metric)
-        if self.metric not in metric_names() or _needs_more(self.metric):
+        if self.metric not in metric_names() or needs_more(self.metric):
             # A plug-in is named without being loaded: only the one that is used may fail.
-            names = [name for name in metric_names() if name in metric_plugins() or not _needs_more(name)]
+            names = [name for name in metric_names() if name in metric_plugins() or not needs_more(name)]
             raise InputError(f"--metric {self.metric}: not one of {', '.join(map(metric_plugins().label, names))}")
         if self.extract is not None and (problem := check_pattern(self.extract)) is not None:
             raise InputError(f"--metric {self.metric}:{self.extract}: {problem}")
@@ -82,7 +82,7 @@ class Scoring:
         """The metric and the pattern of a built-in task or a task file. Its data is not read."""
         path, variant = find_task(name_or_path)
         definition = read_definition(path, variant)
-        if _needs_more(definition.metric):
+        if needs_more(definition.metric):
             what = "asks a model" if definition.metric == JUDGE else "runs code"
             raise InputError(
                 f"{path}: its metric {definition.metric} {what}, and does not score logs; give another task"
@@ -90,7 +90,7 @@ class Scoring:
         return cls(definition.metric, definition.extract)
 
 
-def _needs_more(metric: str) -> bool:
+def needs_more(metric: str) -> bool:
     """Whether a metric needs more than texts: a sandbox, or a judge."""
     return metric == JUDGE or runs_code(metric)
 

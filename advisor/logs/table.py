@@ -112,17 +112,20 @@ def _is_table(file: LogFile) -> bool:
         return False
     if kind == "lines" and not file.first_object and rows_of_object(file.path) is None:
         return False
-    if file.given:
-        return True
+    # Only files that may be tables: a folder may have thousands of others.
+    return file.given or bool(roles_of(file.path))
+
+
+def roles_of(path: Path) -> dict[str, str]:
+    """The columns of a table by roles, where they have usual names; empty unless answers can be read with them."""
     try:
-        # Only files that may be tables: a folder may have thousands of others.
-        found = _guessed(columns_of(file.path))
+        found = _guessed(columns_of(path))
     except InputError:
-        return False
+        return {}
     answers = (
         "score" in found or {"reference", "response"} <= found.keys() or {"reference", "extracted"} <= found.keys()
     )
-    return answers and bool({"id", "question"} & found.keys())
+    return found if answers and {"id", "question"} & found.keys() else {}
 
 
 def _guessed(names: Sequence[str]) -> dict[str, str]:

@@ -198,6 +198,14 @@ def _pattern(folder: Path, files: Sequence[Path]) -> Path:
     return files[0] if len(files) == 1 else folder / f"*{endings.pop()}"
 
 
+def holds_data(path: Path) -> bool:
+    """Whether a path is a data file, or a folder with some."""
+    try:
+        return bool(_splits_of_folder(path)) if path.is_dir() else _is_data(path)
+    except InputError:
+        return False
+
+
 def _is_data(path: Path) -> bool:
     return data_suffix(path) in _DATA
 
