@@ -98,10 +98,7 @@ def main() -> None:
     try:
         # Not the command's own main(), because that exits without a message at Ctrl-C and at a closed pipe.
         command: Any = typer.main.get_command(app)
-        words = _command_of(words, command.commands)
-        if not words:
-            return
-        with command.make_context("advisor", words) as parsed:
+        with command.make_context("advisor", _command_of(words, command.commands)) as parsed:
             command.invoke(parsed)
         # Here and not at exit, so that a closed pipe is handled below.
         sys.stdout.flush()
@@ -139,9 +136,9 @@ def main() -> None:
 
 
 def _command_of(words: list[str], commands: Collection[str]) -> list[str]:
-    """The words of a command: those that are given, or those that files stand for; none if all is printed already."""
+    """The words of a command: those that are given, or those that files stand for; it exits if all is printed."""
     first = words[0] if words else ""
-    if words and (first in commands or first.startswith("-")):
+    if first.startswith("-") or first in commands:
         return words
     from advisor.commands.look import SCREEN, is_looked_at, look
 
@@ -151,6 +148,9 @@ def _command_of(words: list[str], commands: Collection[str]) -> list[str]:
         words = look(words)
         # The run folder keeps the command, which is also in the message after Ctrl-C.
         sys.argv[1:] = words
+    if not words:
+        sys.stdout.flush()
+        raise typer.Exit
     return words
 
 
