@@ -45,33 +45,6 @@ class Difference(NamedTuple):
     discordance: float
 
 
-def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0) -> Difference:
-    """Compare the ensemble with its best member, question by question.
-
-    The best member is the one with the best accuracy on these same questions, not on dev. Luck on these questions
-    counts in its favour, so a gain of the ensemble is understated rather than overstated. Of equal members the first
-    one counts.
-    """
-    if not members:
-        raise UniteError("no member to compare the ensemble with", of=ensemble.model)
-    check_same_questions(ensemble, *members)
-    if not ensemble.answers:
-        raise UniteError(
-            "no held-out question was answered, so nothing can be compared: raise --limit", of=ensemble.model
-        )
-    best = most_accurate(members)
-    differences = scores(ensemble) - scores(best)
-    plain = is_plain(differences)
-    return difference_of(
-        (ensemble.model, best.model),
-        differences,
-        bonett_price(differences) if plain else graded_interval(differences, ends=(-1.0, 1.0)),
-        "Bonett-Price" if plain else "Student's t",
-        mcnemar(differences) if plain else sign_flip(differences, seed),
-        "exact McNemar" if plain else "sign-flip permutation",
-    )
-
-
 def difference_of(
     names: tuple[str, str],
     differences: Floats,
@@ -230,21 +203,6 @@ def counted_p(gained: Counts, lost: Counts) -> Floats:
     """:func:`mcnemar` from the numbers of questions that were gained and lost, for many pairs at once."""
     tail: Floats = special.bdtr(np.minimum(gained, lost), gained + lost, 0.5)
     return np.minimum(2 * tail, 1.0)
-
-
-def sign_flip(differences: Floats, seed: int = 0) -> float:
-    """Two-sided p-value for graded scores: how often random signs give differences as large."""
-    if len(differences) < 2:
-        return 1.0  # of the two signs of one difference, each gives as large a difference; scipy refuses to count them
-    flips = stats.permutation_test(
-        (differences,),
-        np.mean,
-        permutation_type="samples",
-        vectorized=True,
-        batch=1000,
-        rng=np.random.default_rng(seed),
-    )
-    return float(flips.pvalue)
 
 
 def cluster_interval(

@@ -53,13 +53,13 @@ def evidence(result: Result) -> str:
     # HTML escapes would spoil Markdown, so the template passes every text of a model or a file through ``md``.
     environment = Environment(loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, autoescape=False)
     environment.filters |= {**text.FILTERS, "md": escaped}
-    recommended, recommendation = result.recommended, result.advice.recommendation
+    recommended = result.advice.recommendation
     names = [candidate.name for candidate in result.chosen]
     method = result.ensemble.name if result.ensemble else "single"
     is_set = recommended is not None and (recommended.strategy, list(recommended.members)) == (method, names)
     return environment.get_template("evidence.md.j2").render(
         result=result,
-        other="" if recommendation is None or is_set else text.sentence(recommendation.text),
+        other="" if recommended is None or is_set else text.sentence(recommended.text),
         run=result.ensemble,
         together=as_markdown(held_out(result.ensemble, result.measure)) if result.ensemble else "",
         gain=measured_gain(result),

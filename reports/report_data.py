@@ -321,7 +321,7 @@ def report_data(run: Run) -> ReportData:
 
 def joint_name(result: Result) -> str:
     """What writes the joint response that examples show: a recommended fusion, or else the set; empty if neither."""
-    recommended = result.recommended
+    recommended = result.advice.recommendation
     if recommended is not None and recommended.key.author is not None:
         return recommended.title
     return f"{result.ensemble.name} ensemble" if result.ensemble else ""

@@ -67,7 +67,7 @@ def _row(folder: Path, run: Path) -> dict[str, Any]:
         result = Run.open(run).result
     except (InputError, OSError) as error:
         return {**named, "problem": text.visible(str(error))}
-    recommended = result.recommended
+    recommended = result.advice.recommendation
     gained = None if recommended is None or recommended.is_single else recommended
     return {
         **named,

@@ -210,12 +210,9 @@ def recommend(strategies: list[dict[str, Any]]) -> dict[str, Any] | None:
         return None
     best = strategies[0]
     what = strategy_of(best, "", "", to_run=False).describe()
-    keys = ("strategy", "members", "calls_per_question", "seconds_per_question", "probability")
     return {
-        **{key: best[key] for key in (*keys, "price_per_1000")},
+        **best,
         "method": "unite" if best["strategy"] == "unite" else None,
-        "expected_gain": best["expected_gain"],
-        "expected_gain_ci": best["expected_gain_ci"],
         "min_gain": 0.0,
         "text": f"{what}: over {best['best_single_model']} the expected gain is {best['expected_gain']:+.1f} points.",
     }

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sacrebleu import corpus_bleu
 from sacrebleu.metrics.bleu import BLEU
+from sklearn.metrics import cohen_kappa_score
 
 from advisor.advice import pairs
-from advisor.advice.pairs import all_pairs, pairs_of_standings, pairwise_bleu
+from advisor.advice.pairs import all_pairs, kappas, pairs_of_standings, pairwise_bleu
 from advisor.records import Answer, Profile, Standing
 from advisor.run.result import Pair
 from ensemble.errors import UniteError
@@ -158,11 +162,19 @@ def test_a_ratio_that_is_not_finite_is_not_known() -> None:
     assert pair(profile("a", ("x", 1.0)), profile("b", (None, 0.0))).length_ratio is None
 
 
-def test_what_was_measured_of_some_candidates_is_in_their_pairs_alone() -> None:
-    profiles = [profile(name, ("x", 1.0), text="x y") for name in "abc"]
-    one, other = np.array([1, 2, 3], dtype=np.uint64), np.array([2, 3, 4], dtype=np.uint64)
-    found = {(each.a, each.b): each for each in all_pairs(profiles, {"a": one, "c": other})}
-    measured = found["a", "c"]
-    assert measured.vocabulary_overlap == 0.5
-    for key in (("a", "b"), ("b", "c")):
-        assert found[key].vocabulary_overlap is None
+# --- Agreement ---
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 9).flatmap(
+        lambda n: st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=n, max_size=n), min_size=2, max_size=5)
+    )
+)
+def test_kappa_is_scikit_learns(rows: list[list[float]]) -> None:
+    found = kappas(np.array(rows))
+    for (i, a), (j, b) in product(enumerate(rows), repeat=2):
+        if {*a, *b} == {a[0]}:
+            assert math.isnan(found[i, j])
+        else:
+            assert found[i, j] == pytest.approx(cohen_kappa_score(a, b, labels=[0, 1]))

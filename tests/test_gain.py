@@ -14,7 +14,6 @@ from scipy import stats
 from test_strategies import by_name, compare_strategies, compared, splits_of
 
 from advisor import select
-from advisor.advice.drift import paired_gain
 from advisor.advice.gain import ceiling_of, cross_fitted_gain, repeated_folds
 from advisor.run.folder import Run
 from advisor.statistics import Floats
@@ -107,7 +106,7 @@ def test_a_choice_that_varies_makes_the_interval_wider() -> None:
 
 def test_what_was_named_before_is_compared_pair_by_pair() -> None:
     strategy, single = np.array([1.0, 1, 0, 1, 1]), np.array([1.0, 0, 0, 1, 0])
-    assert paired_gain(strategy, single) == cross_fitted_gain((strategy - single)[None])
+    assert cross_fitted_gain(strategy - single) == cross_fitted_gain((strategy - single)[None])
 
 
 # --- The ceiling ---

@@ -15,7 +15,7 @@ import yaml
 from pools import Place, Prepare
 
 from advisor.advice.comparison import compare_by_labels, fitting_voters
-from advisor.advice.drift import paired_gain
+from advisor.advice.gain import cross_fitted_gain
 from advisor.advice.labels import (
     OpenQuestion,
     accuracy_by_labels,
@@ -189,7 +189,7 @@ def test_the_labels_of_the_table_give_the_comparison_of_all_labels_to_the_last_d
             for each in compare_by_labels(known, strategy, voters[0], labelled)
             if not isinstance(each.strategy, Single)
         )
-        gain = paired_gain(scores(voted), scores(single))
+        gain = cross_fitted_gain(scores(voted) - scores(single))
         assert result.gain == gain
         assert (result.figures.p_adjusted, result.gain.interval()) == (gain.p_no_gain, gain.interval())
         compared += 1
@@ -202,7 +202,7 @@ def test_select_gives_the_gain_that_it_gives_with_all_scores(labelled: Place) ->
     numbers = logs.split(0, QUESTIONS // 2)[1]
     held_out = {name: own.part(numbers) for name, own in logs.profiles.items()}
     voted = replay_all(row.key, AnsweredSplit(logs.task("held_out", numbers, 0), held_out)).profile
-    gain = paired_gain(scores(voted), scores(held_out[row.best_single_model or ""]))
+    gain = cross_fitted_gain(scores(voted) - scores(held_out[row.best_single_model or ""]))
     assert (row.measured_gain, row.measured_gain_ci, row.p_no_gain) == (gain.points, gain.interval(), gain.p_no_gain)
 
 

@@ -350,20 +350,20 @@ def test_a_run_folder_without_the_right_to_write_is_refused(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("", "it is not JSON"),
-        ('{"profiles": ' + "[" * 100_000, "it is not JSON"),
-        ('{"profiles": []}', "needs the form"),
-        ('{"profiles": [{"accuracy": 5}]}', 'profile 1: needs "model"'),
-        ('{"profiles": [{"model": "a\\u001b[2J", "accuracy": 5}]}', "printable"),
-        ('{"profiles": [{"model": "a"}]}', 'profile 1 (a): needs "accuracy"'),
-        ('{"profiles": [{"model": "a", "accuracy": true}]}', 'needs "accuracy"'),
-        ('{"profiles": [{"model": "a", "accuracy": 100.1}]}', "from 0 to 100"),
-        ('{"profiles": [{"model": "a", "accuracy": NaN}]}', "from 0 to 100"),
-        (f'{{"profiles": [{{"model": "a", "accuracy": 1{"0" * 400}}}]}}', "from 0 to 100"),
-        ('{"profiles": [{"model": "a", "accuracy": 5, "mean_length": -1}]}', "0 or more"),
-        ('{"profiles": [{"model": "a", "accuracy": 5, "mean_length": "long"}]}', "0 or more"),
-        ('{"profiles": [{"model": "a", "accuracy": 5}, {"model": "a", "accuracy": 6}]}', "'a' is listed twice"),
-        ('{"task": 5, "profiles": [{"model": "a", "accuracy": 5}]}', '"task" must be a name'),
+        ("", "not JSON"),
+        ('{"profiles": ' + "[" * 100_000, "not usable JSON"),
+        ('{"profiles": []}', "profiles should be a list of different models"),
+        ('{"profiles": [{"accuracy": 5}]}', "profiles[0].model is missing"),
+        ('{"profiles": [{"model": "a\\u001b[2J", "accuracy": 5}]}', "a printable name"),
+        ('{"profiles": [{"model": "a"}]}', "accuracy is missing"),
+        ('{"profiles": [{"model": "a", "accuracy": true}]}', "accuracy should be a number"),
+        ('{"profiles": [{"model": "a", "accuracy": 100.1}]}', "accuracy should be at most 100"),
+        ('{"profiles": [{"model": "a", "accuracy": NaN}]}', "accuracy should be a"),
+        (f'{{"profiles": [{{"model": "a", "accuracy": 1{"0" * 400}}}]}}', "accuracy should be a"),
+        ('{"profiles": [{"model": "a", "accuracy": 5, "mean_length": -1}]}', "mean_length should be at least 0"),
+        ('{"profiles": [{"model": "a", "accuracy": 5, "mean_length": "long"}]}', "mean_length should be a number"),
+        ('{"profiles": [{"model": "a", "accuracy": 5}, {"model": "a", "accuracy": 6}]}', "different models"),
+        ('{"task": 5, "profiles": [{"model": "a", "accuracy": 5}]}', "task should be a text"),
     ],
 )
 def test_numbers_in_another_form_are_refused(tmp_path: Path, content: str, says: str) -> None:
@@ -372,8 +372,8 @@ def test_numbers_in_another_form_are_refused(tmp_path: Path, content: str, says:
     with pytest.raises(InputError) as caught:
         read_standings(path)
     message = str(caught.value)
-    assert message.startswith(f"--scores {path}: ")
-    assert says in message
+    assert message.removeprefix("--scores ").startswith(f"{path}: ")
+    assert says in message and 'write it in the form {"task": NAME, ' in message
     assert "\n" not in message
 
 

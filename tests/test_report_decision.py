@@ -275,7 +275,7 @@ def test_a_run_of_28_models_and_1000_questions_stays_below_two_megabytes(tmp_pat
         for name in names
     ]
     candidates[0]["status"] = "primary"
-    keys = ("gap", "length_ratio", "bleu", "both_wrong_same", "kappa", "oracle", "vocabulary_overlap")
+    keys = ("gap", "length_ratio", "bleu", "both_wrong_same", "kappa", "oracle")
     pairs = [{"a": a, "b": b, **dict.fromkeys(keys, 1.0)} for k, a in enumerate(names) for b in names[k + 1 :]]
     result = {"schema_version": 2, "candidates": candidates, "selected": names[:1], "pairs": pairs}
     text = 'Let us think <step> by step & "check". ' * 10

@@ -19,13 +19,11 @@ from advisor.advice.sequential import (
     look_until_sure,
     looks_in_words,
     planned_looks,
-    questions_range,
     reuse_note,
     with_earlier,
 )
 from advisor.commands.select import looks_or_note
 from advisor.progress import Progress
-from advisor.records import MOST_NEEDED
 from advisor.run.result import InterimAnalysis
 from benchmarks.studies._sequential import Case
 
@@ -187,38 +185,6 @@ def test_a_folder_without_a_run_has_no_looks(tmp_path: Path) -> None:
     assert looks_or_note(tmp_path, Progress(quiet=True)) == ()
 
 
-def test_the_highest_number_has_no_bound_if_there_may_be_no_gain() -> None:
-    numbers = questions_range(found(0.5))
-    assert numbers is not None
-    assert numbers[1] is None
-
-
-def test_no_number_is_named_if_a_gain_is_unlikely() -> None:
-    assert questions_range(found(-3.2)) is None
-
-
-def test_a_larger_gain_needs_fewer_questions() -> None:
-    numbers = [questions_range(found(points)) for points in (0.0, 1.0, 2.0, 3.0)]
-    lows = [each[0] for each in numbers if each is not None]
-    assert len(lows) == 4
-    assert lows == sorted(lows, reverse=True)
-
-
-def test_the_range_covers_the_right_number_where_the_test_shows_nothing() -> None:
-    # The true gain is 3 points; with 1,190 held-out questions the test shows it in 80% of all draws.
-    case = Case((75, 68, 61), gain=3.0)
-    chance = np.random.default_rng(0)
-    powerful = [case.estimate(1190, chance).p_no_gain <= 0.05 for _ in range(200)]
-    assert 0.72 < np.mean(powerful) < 0.88
-    covered = []
-    while len(covered) < 120:
-        gain = case.estimate(300, chance)
-        if min(gain.p_no_gain, gain.p_no_loss) > 0.05:
-            low, high = questions_range(gain) or (math.inf, None)
-            covered.append(low <= 1190 and (high is None or high >= 1190))
-    assert np.mean(covered) >= 0.8
-
-
 def test_questions_until_sure_find_a_gain_with_fewer_questions() -> None:
     case, chance, plan = Case((75, 68, 61), gain=5.0), np.random.default_rng(1), planned_looks(800)
     ends = []
@@ -231,9 +197,3 @@ def test_questions_until_sure_find_a_gain_with_fewer_questions() -> None:
         )
     assert np.mean([look.p_no_gain <= look.limit for look in ends]) > 0.85
     assert np.mean([look.n for look in ends]) < 550
-
-
-@pytest.mark.parametrize("points", [0.2, 1.0, 2.0, 3.0])
-def test_no_number_of_questions_is_named_that_no_task_has(points: float) -> None:
-    ends = questions_range(found(points)) or (None, None)
-    assert all(end is None or end <= MOST_NEEDED for end in ends)

@@ -17,7 +17,7 @@ from scipy import special
 
 from advisor.advice.score_table import ScoreTable
 from advisor.options.finished_run import CompareOptions
-from advisor.records import ALPHA, FIGURE_ALPHA, TOLERANCE, Verdict
+from advisor.records import ALPHA, FIGURE_ALPHA, TOLERANCE, Profile, Verdict
 from advisor.statistics import (
     EXACT_FLIPS,
     Difference,
@@ -25,6 +25,7 @@ from advisor.statistics import (
     Interval,
     Labels,
     bonett_price,
+    check_same_questions,
     cluster_interval,
     cluster_sign_flip,
     cluster_totals,
@@ -38,11 +39,14 @@ from advisor.statistics import (
     is_binary,
     is_plain,
     mcnemar,
+    most_accurate,
     questions_needed,
+    scores,
     wilson,
     z_value,
 )
 from ensemble.common import text
+from ensemble.errors import UniteError
 
 SCHEMA_VERSION = 2
 MOST_PAIRS = 15
@@ -51,6 +55,25 @@ MARGIN = 1.0
 """Points within which two models count as equally good by default."""
 POWER = 0.8
 """The probability to show a difference, for the figures that say how large a test set must be."""
+
+
+def compare(ensemble: Profile, members: Sequence[Profile], seed: int = 0) -> Difference:
+    """Compare the ensemble with its best member, question by question.
+
+    The best member is the one with the best accuracy on these same questions, not on dev. Luck on these questions
+    counts in its favour, so a gain of the ensemble is understated rather than overstated. Of equal members the first
+    one counts.
+    """
+    if not members:
+        raise UniteError("no member to compare the ensemble with", of=ensemble.model)
+    check_same_questions(ensemble, *members)
+    if not ensemble.answers:
+        raise UniteError(
+            "no held-out question was answered, so nothing can be compared: raise --limit", of=ensemble.model
+        )
+    best = most_accurate(members)
+    paired = PairedScores(np.column_stack([scores(best), scores(ensemble)]), seed=seed)
+    return paired.difference((best.model, ensemble.model), (0, 1))
 
 
 def comparison_of(

@@ -61,7 +61,7 @@ from advisor.strategies.strategy import (
     Strategy,
     TrainingData,
 )
-from advisor.strategies.vote import without_near_copies
+from advisor.strategies.vote import near_copies
 from advisor.tasks.task import Task, clusters_of
 from ensemble.errors import UniteError
 
@@ -81,8 +81,6 @@ class StrategyResult:
         gain: Its gain over the best single model, from all questions: cross-fitted, unless it writes new texts.
         judged: The reply that each question takes, of all that judge it; empty unless it is cross-fitted.
         shown: What the test shows after its correction: a gain, a loss, or nothing yet.
-        ceiling: What it can gain at most; None if it is not bounded by its models' answers, or has one model.
-        warnings: What the mean over all questions hides, by their groups, each a sentence.
     """
 
     figures: StrategyFigures
@@ -91,8 +89,6 @@ class StrategyResult:
     gain: Gain
     judged: tuple[Choice, ...] = ()
     shown: Shown = "not_yet"
-    ceiling: OracleGain | None = None
-    warnings: tuple[str, ...] = ()
 
     @property
     def strategy(self) -> Strategy:
@@ -138,7 +134,8 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
     if not held_out.profiles:
         return Compared()
     evidence = _Evidence(dev, held_out)
-    teach = partial(training_data, rules=rules, can_vote=can_vote, distinct=distinct_models(evidence.questions))
+    copies = near_copies(sorted(evidence.questions.profiles.values(), key=rank))
+    teach = partial(training_data, rules=rules, can_vote=can_vote, copies=copies)
 
     everything = teach(evidence.questions)
     # Threads would wait for each other after each of many small operations: 250 times the time on busy cores.
@@ -170,21 +167,17 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
 
 def fitting_voters(profiles: Sequence[Profile], rules: Limits) -> tuple[str, ...]:
     """The models of plain votes: the most accurate one and those close to it, near copies once, of any length."""
-    return close_voters(without_near_copies(sorted(profiles, key=rank)), rules)
-
-
-def distinct_models(questions: AnsweredSplit) -> frozenset[str]:
-    """The models without near copies of more accurate ones."""
-    ranked = sorted(questions.profiles.values(), key=rank)
-    return frozenset(each.model for each in without_near_copies(ranked))
+    ranked = sorted(profiles, key=rank)
+    copies = near_copies(ranked)
+    return close_voters([each for each in ranked if each.model not in copies], rules)
 
 
 def training_data(
-    questions: AnsweredSplit, rules: Limits, *, can_vote: bool, distinct: Collection[str]
+    questions: AnsweredSplit, rules: Limits, *, can_vote: bool, copies: Collection[str]
 ) -> TrainingData:
-    """What strategies are learned from, with the models that a vote can have: those that are `distinct`."""
+    """What strategies are learned from, with the models that a vote can have: those that are no `copies`."""
     profiles = list(questions.profiles.values())
-    ranked = sorted((each for each in profiles if each.model in distinct), key=rank)
+    ranked = sorted((each for each in profiles if each.model not in copies), key=rank)
     return TrainingData(
         questions,
         best=most_accurate(profiles).model,
@@ -340,11 +333,11 @@ class _Evidence:
             if ceiling is not None:
                 updated = replace(updated, points=min(updated.points, ceiling.points))
         names = [example.group for example in self.questions.task.examples]
-        groups, warnings = group_gains(differences.mean(axis=0), names[-n:], self._clusters_of(n))
+        groups = group_gains(differences.mean(axis=0), names[-n:], self._clusters_of(n))
         figures = _expected(strategy, gain, predicted, updated, ceiling, self.best)
         figures |= {"cross_fitted": cross_fitted, "groups": groups or None}
         row = _row(strategy, found, gain, self._held_out, self.best, **figures)
-        return StrategyResult(row, found, differences, gain, ceiling=ceiling, warnings=warnings)
+        return StrategyResult(row, found, differences, gain)
 
     def over_draws(self, results: Sequence[StrategyResult]) -> list[StrategyResult]:
         """The strategies with their gains over several responses of one model, where there are some."""

@@ -7,25 +7,26 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from advisor.advice.comparison import compare_strategies
-from advisor.advice.recommendation import FEW_QUESTIONS, recommend
+from advisor.advice.recommendation import recommend
 from advisor.advice.rules import rank, select
 from advisor.records import ALPHA, Answer, Doubt, Limits, Profile, join
 from advisor.run.result import Change, CutOff, DataWarning, RecommendedStrategy
 from advisor.statistics import Floats, accuracy_interval, is_binary, scores
 from advisor.strategies.replay import codes_of
 from advisor.strategies.strategy import AnsweredSplit
+from advisor.strategies.vote import near_copies
 from advisor.tasks.metrics import COMPARING
 from advisor.tasks.task import Task
 from ensemble.common.text import counted, p_value, shortened
-from ensemble.methods.voting import NONE, Codes, count_votes
+from ensemble.methods.voting import count_votes
 
+FEW_QUESTIONS = 30
+"""With fewer questions there is no advice: a single question is over 3 points then."""
 SAME_TEXT = 0.95
 """The share of equal responses from which a candidate is said to write the same text to all questions."""
 FEWER_ANSWERS = 5.0
@@ -35,9 +36,6 @@ _SIMILAR_LENGTH = 1.5
 FOLLOWS_LENGTH = 0.5
 """The rank correlation of scores and mean lengths from which scores are said to follow length. On random parts of 8
 models of real pools that is so in 3 to 7% where scores are counted, and in 40 to 100% where a judge gives them."""
-NEAR_COPIES = 0.3
-"""The least share of equal answers of near copies, of the questions on which one of the two is wrong. It must also be
-twice that with other candidates, and 1.5 times where both are wrong: a task may have one likely wrong answer."""
 _LEAST_BROKEN = 3
 _BROKEN_SHARE = 0.02
 """Questions, and their share, from which references are said to be broken: a few such questions are chance."""
@@ -47,7 +45,7 @@ _MOST_LABELS = 26
 """References among which an answer can be guessed."""
 _MOST_DOUBLED = 0.1
 """The share of questions that may be there more than once."""
-_FEWEST_MODELS = 6  # with fewer, orders and medians of candidates are too often chance
+_FEWEST_MODELS = 6  # with fewer, orders of candidates are too often chance
 _FEWEST = 20  # responses; a few may be equal by chance
 _SHORTEST = 10  # characters; shorter texts may be labels, of which one is often right
 _MOST_OF_A_KIND = 5
@@ -66,7 +64,7 @@ def run_doubts(profiles: Sequence[Profile], task: Task, held_out: int = 0) -> tu
         *_of_grades(profiles, task),
         *_of_candidates(profiles, task),
         *fewer,
-        *near_copies(profiles),
+        *_of_copies(profiles),
         *broken_references(profiles, task),
     )
 
@@ -238,49 +236,12 @@ def follows_length(profiles: Sequence[Profile]) -> float | None:
     return float(found.statistic) if found.statistic >= FOLLOWS_LENGTH and found.pvalue <= ALPHA else None
 
 
-def near_copies(profiles: Sequence[Profile]) -> tuple[DataWarning, ...]:
-    """Pairs of candidates that are nearly the same model, the most alike first: they make the same mistakes.
-
-    On real pools these are versions of a model, or one model at several hosts.
-    """
-    graded = np.stack([scores(profile) for profile in profiles])
-    if len(profiles) < _FEWEST_MODELS or not is_binary(graded):
-        return ()
-    alike, both_wrong = _agreement_where_wrong(codes_of(profiles), graded < 1)
-    # The medians of all others; a pair with few wrong answers has none.
-    usual, usual_wrong = (
-        np.array([np.median(row[known]) if (known := np.isfinite(row)).any() else np.inf for row in each])
-        for each in (alike, both_wrong)
-    )
-    found = []
-    for first, second in combinations(range(len(profiles)), 2):
-        rows = [first, second]
-        is_near = alike[first, second] >= max(NEAR_COPIES, 2 * usual[rows].max())
-        if is_near and both_wrong[first, second] >= 1.5 * usual_wrong[rows].max():
-            found.append((float(alike[first, second]), profiles[first].model, profiles[second].model))
-    found.sort(key=lambda each: -each[0])
-    return tuple(
-        DataWarning(
-            code="near_copies",
-            text=f"{first} and {second} make the same mistakes: where one of them is wrong, both give one answer to "
-            f"{share:.0%} of the questions, at least twice as often as others do. Together they add little to a vote.",
-            models=(first, second),
-            value=share,
-        )
-        for share, first, second in found[:_MOST_OF_A_KIND]
-    )
-
-
-def _agreement_where_wrong(codes: Codes, wrong: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """The share of equal answers where one of two models is wrong, and where both are, models by models."""
-    alike, both_wrong = (np.full((len(codes), len(codes)), np.nan) for _ in range(2))
-    for row, own in enumerate(codes):
-        same = (codes == own) & (own != NONE)
-        both, either = wrong & wrong[row], wrong | wrong[row]
-        known = np.flatnonzero((both.sum(axis=1) >= _FEWEST) & (np.arange(len(codes)) != row))
-        alike[row, known] = ((same & either).sum(axis=1) / np.maximum(either.sum(axis=1), 1))[known]
-        both_wrong[row, known] = ((same & both).sum(axis=1) / np.maximum(both.sum(axis=1), 1))[known]
-    return alike, both_wrong
+def _of_copies(profiles: Sequence[Profile]) -> Iterator[DataWarning]:
+    """Candidates that count as one voter: on real pools these are versions of a model, or one at several hosts."""
+    copies = sorted(near_copies(profiles).items(), key=lambda each: -each[1][1])
+    for name, (other, share) in copies[:_MOST_OF_A_KIND]:
+        text = f"{other} and {name} give the same answer to {share:.0%} of the questions, so they count as one voter."
+        yield DataWarning(code="near_copies", text=text, models=(other, name), value=share)
 
 
 def broken_references(profiles: Sequence[Profile], task: Task) -> tuple[DataWarning, ...]:

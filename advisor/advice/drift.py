@@ -20,14 +20,13 @@ A single model has no gain. Its accuracy is compared with that in the run, on ot
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from scipy import stats
 
-from advisor.advice.gain import Gain, cross_fitted_gain
+from advisor.advice.gain import Gain
 from advisor.records import ALPHA, MOST_NEEDED, Verdict
-from advisor.statistics import Floats, Interval
+from advisor.statistics import Interval
 
 LARGE_LOSS = 10.0
 """Points that a check must be able to see before it says that nothing changed."""
@@ -46,15 +45,6 @@ class Judgement(NamedTuple):
     verdict: Verdict
     reason: str
     questions: int | None = None
-
-
-def paired_gain(strategy: Floats, single: Floats, clusters: Sequence[str] | None = None) -> Gain:
-    """The gain of a strategy over one model that was named before the questions were asked.
-
-    Both answered all questions, and no luck of these questions chose the model. So this is the plain mean of the
-    differences, with Student's t.
-    """
-    return cross_fitted_gain((strategy - single)[None], clusters)
 
 
 def change_interval(now: float, now_ci: Interval, before: float, before_ci: Interval) -> Interval:

@@ -79,9 +79,10 @@ def cross_fitted_gain(differences: Floats, clusters: Labels | None = None) -> Ga
 
     Args:
         differences: The strategy's score minus that of the best single model of the questions that chose, -1 to 1,
-            repeats by questions. One repeat for what was named before.
+            repeats by questions; or by questions alone for two that were named before, whose plain mean tells.
         clusters: What each question shares with others; None if they are independent.
     """
+    differences = np.atleast_2d(differences)
     repeats, n = differences.shape
     means = differences.mean(axis=0)
     observed = float(means.mean())

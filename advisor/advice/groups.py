@@ -18,13 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from advisor.records import ALPHA, Shown, join, signed
+from advisor.records import ALPHA, Shown
 from advisor.run.result import GroupFigures
 from advisor.statistics import Floats, cluster_sign_flip, holm
-from ensemble.common.text import counted, shortened, visible
 
-_MOST_NAMED = 3
-_LONGEST_NAME = 60
 _PRIOR = 200
 """Questions of all groups that count for the variance within each group. With a group's own variance alone, three
 questions without a difference would look certain; in simulations, fewer than 200 make intervals cover too seldom."""
@@ -38,14 +35,11 @@ def group_gains(
     differences: Floats,
     groups: Sequence[str | None],
     clusters: Sequence[str] | None = None,
-) -> tuple[tuple[GroupFigures, ...], tuple[str, ...]]:
-    """The gain in each group, by name, and what a mean over all questions hides, a sentence each.
-
-    `differences` are those of scores. Both are empty for fewer than 2 groups or over 1,000.
-    """
+) -> tuple[GroupFigures, ...]:
+    """The gain in each group, by name, from differences of scores; empty for fewer than 2 groups or over 1,000."""
     found = pooled_groups(differences, groups, clusters, ALPHA)
     if found is None:
-        return (), ()
+        return ()
     better, worse = [], []
     for number, mean in enumerate(found.means):
         own = found.places == number
@@ -58,7 +52,7 @@ def group_gains(
         "yes" if gain <= ALPHA and start > 0 else "no" if loss <= ALPHA and end < 0 else "not_yet"
         for gain, loss, start, end in zip(holm(better), holm(worse), found.low, found.high, strict=True)
     ]
-    gains = tuple(
+    return tuple(
         GroupFigures(
             group=name,
             n=int(np.count_nonzero(found.places == number)),
@@ -69,51 +63,6 @@ def group_gains(
         )
         for number, name in enumerate(found.names)
     )
-    return gains, tuple(filter(None, (_disagreement(gains, found), _losses(gains))))
-
-
-def _disagreement(gains: Sequence[GroupFigures], found: PooledGroups) -> str:
-    """Whether the mean over questions (micro) and the mean over groups (macro) point in different directions."""
-    sizes, observed = np.bincount(found.places), 100 * found.means
-    shares = sizes / sizes.sum()
-    micro, macro = float(shares @ observed), float(observed.mean())
-    if micro * macro >= 0:
-        return ""
-    limit = 100 * float(stats.norm.isf(ALPHA / 2))
-    differs = abs(macro - micro) > limit * float(np.linalg.norm((1 / len(gains) - shares) * found.errors))
-    is_sure = abs(macro) > limit * float(np.linalg.norm(found.errors)) / len(gains)
-    if not (differs or is_sure):
-        return ""
-    order = sorted(range(len(gains)), key=lambda number: -abs(sizes[number] * observed[number]))
-    large = [gains[number] for number in order if observed[number] * micro > 0]
-    order = sorted(range(len(gains)), key=lambda number: -abs(observed[number]))
-    small = [gains[number] for number in order if observed[number] * macro > 0]
-    return (
-        f"Over all {counted(int(sizes.sum()), 'question')} the difference is {signed(micro)} points (micro), but the "
-        f"mean over the {len(gains)} groups is {signed(macro)} (macro): {_named(large)} "
-        f"{'outweighs' if len(large) == 1 else 'outweigh'} {_named(small)}."
-    )
-
-
-def _losses(gains: Sequence[GroupFigures]) -> str:
-    hurt = sorted((gain for gain in gains if gain.shown == "no"), key=lambda gain: gain.gain or 0.0)
-    if not hurt:
-        return ""
-    return (
-        f"The test shows a loss in {len(hurt)} of {len(gains)} groups: {_named(hurt)}; for these, the best single "
-        "model is better."
-    )
-
-
-def _named(gains: Sequence[GroupFigures]) -> str:
-    """The first groups with their observed gains, and the number of the others."""
-    named = [
-        f"{shortened(visible(gain.group), _LONGEST_NAME)} ({signed(gain.observed or 0.0)}, "
-        f"{counted(gain.n, 'question')})"
-        for gain in gains[:_MOST_NAMED]
-    ]
-    more = len(gains) - len(named)
-    return join([*named, f"{more} more"] if more else named)
 
 
 class PooledGroups(NamedTuple):

@@ -22,8 +22,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.advice.drift import paired_gain
-from advisor.advice.gain import Gain
+from advisor.advice.gain import Gain, cross_fitted_gain
 from advisor.records import FIGURE_ALPHA, Profile
 from advisor.statistics import Floats, Interval, z_value
 from advisor.strategies.replay import codes_of
@@ -119,8 +118,7 @@ def gain_by_labels(
     are for labels of all questions that differ.
     """
     if labelled[differ].all():
-        zeros = np.zeros(len(differ))
-        return paired_gain(np.where(differ, strategy, zeros), np.where(differ, single, zeros), clusters)
+        return cross_fitted_gain(np.where(differ, strategy - single, 0.0), clusters)
     # Double sampling for stratification (Cochran 1977, section 12.2), with a difference of 0 in the other stratum.
     share, own = float(differ.mean()), (strategy - single)[labelled & differ]
     count, n, mean = len(own), len(differ), float(own.mean())

@@ -11,13 +11,11 @@ from typing import NamedTuple
 
 from advisor.advice.comparison import Compared, StrategyResult
 from advisor.advice.predict import real_sets
-from advisor.advice.sequential import questions_range
 from advisor.records import (
     ALPHA,
     CONFIDENCE,
     FIGURE_ALPHA,
     FIGURE_CONFIDENCE,
-    MOST_NEEDED,
     TOLERANCE,
     Limits,
     Profile,
@@ -30,13 +28,11 @@ from advisor.records import (
     within,
 )
 from advisor.run.result import AdviceSection, RecommendedStrategy, StrategyFigures
+from advisor.run.sentences import better_in_words
 from advisor.statistics import Interval, paired_intervals, z_value
 from advisor.strategies import ADVICE, DEFAULT
 from ensemble.common.text import LARGE_RATIO, counted, interval_name, p_value, percent, price
 from ensemble.errors import InputError
-
-FEW_QUESTIONS = 30
-"""With fewer questions the advice adds a warning: a single question is over 3 points then."""
 
 LEAST_PER_CALL = 0.2
 """Points that a strategy must be expected to gain for each call of a question, unless ``--min-gain`` says otherwise: so
@@ -84,11 +80,11 @@ def recommend(compared: Compared, rules: Limits = Limits()) -> RecommendedStrate
             text = (
                 f"{cheapest.key.describe()}: it is the cheapest strategy at most {rules.within:g} points below "
                 f"{best.title}. The expected gain is {signed(_expected(cheapest))} points, against "
-                f"{signed(_expected(best))}.{few_questions(cheapest.n)}"
+                f"{signed(_expected(best))}."
             )
-            return _recommended(cheapest, compared, near, text)
+            return _recommended(cheapest, near, text)
     least = (rules.min_gain or 0.0) if best.is_single else _least_gain(best, base, rules.min_gain)
-    return _recommended(best, compared, least, _text(best, base, results, compared, rules))
+    return _recommended(best, least, _text(best, base, results, compared, rules))
 
 
 def _offered(results: Sequence[StrategyFigures], compared: Compared) -> list[StrategyFigures]:
@@ -107,15 +103,9 @@ def _is_vote(result: StrategyFigures) -> bool:
     return result.strategy == ADVICE
 
 
-def _recommended(best: StrategyFigures, compared: Compared, min_gain: float, text: str) -> RecommendedStrategy:
-    shared = {*RecommendedStrategy.model_fields, *(best.model_extra or {})}
-    return RecommendedStrategy(
-        **{name: value for name, value in best if name in shared},
-        method=best.strategy if best.is_decoded else None,
-        min_gain=min_gain,
-        ceiling=compared.result_of(best).ceiling,
-        text=text,
-    )
+def _recommended(best: StrategyFigures, min_gain: float, text: str) -> RecommendedStrategy:
+    method = best.strategy if best.is_decoded else None
+    return RecommendedStrategy(**dict(best), method=method, min_gain=min_gain, text=text)
 
 
 def _expected(result: StrategyFigures) -> float:
@@ -223,13 +213,12 @@ def _text(
     rules: Limits,
 ) -> str:
     ceiling, min_gain = compared.ceiling, rules.min_gain
-    end = few_questions(best.n)
     if not _is_within(best, rules.budget):
         return (
             f"{best.key.describe()}: no strategy costs at most {price(rules.budget)} for 1,000 questions. This is "
-            f"the cheapest one ({price(best.price_per_1000)}).{end}"
+            f"the cheapest one ({price(best.price_per_1000)})."
         )
-    end = _other_best(best, results, rules) + end
+    end = _other_best(best, results, rules)
     # A single model has no gain to speak of: it is the baseline, or worse.
     if best.is_single:
         within = "" if rules.budget is None else " within the budget"
@@ -278,13 +267,6 @@ def _other_best(best: StrategyFigures, results: Sequence[StrategyFigures], rules
     return f" {top.title} has more points on the held-out questions ({points} against {own}), but {why}."
 
 
-def few_questions(n: int) -> str:
-    """A sentence that a few questions tell little, with a space before it; empty for 30 or more."""
-    if n >= FEW_QUESTIONS:
-        return ""
-    return f" {counted(n, 'question')} {'tells' if n == 1 else 'tell'} little: one question is {100 / n:.1f} points."
-
-
 class CloseCall(NamedTuple):
     """How far a candidate is from the limits, and which decisions of the rules other questions could change.
 
@@ -313,9 +295,8 @@ def advise(selection: Selection, together: StrategyResult | None = None, *, on_l
     if together.shown == "no":
         text = f"Decoded together, {names} are worse than {single} alone: {figures}"
         return AdviceSection(verdict="worse", text=text)
-    needed = questions_range(together.gain)
     text = f"Cannot tell whether {names}, decoded together, are better than {single} alone: {figures}"
-    return AdviceSection(verdict="unclear", text=f"{text} {_more(needed)} {real_sets()}", questions_needed=needed)
+    return AdviceSection(verdict="unclear", text=f"{text} They are {better_in_words(together.figures)} {real_sets()}")
 
 
 def undecodable(selection: Selection, remote: Collection[str]) -> AdviceSection:
@@ -411,7 +392,7 @@ def _figures(together: StrategyResult) -> str:
     ends = gain.interval()
     # The test has a correction, and this interval has none.
     seems_shown = together.shown == "not_yet" and not ends[0] <= 0 <= ends[1]
-    notes = (" The interval has no correction, so it leaves out 0." if seems_shown else "") + few_questions(n)
+    notes = " The interval has no correction, so it leaves out 0." if seems_shown else ""
     # Zero of n is hardly ever the models' skill: mostly the prompt or the metric does not fit the task.
     if accuracy == alone == 0:
         notes += " No answer at all was right: look at the prompt and at the extracted answers first."
@@ -422,16 +403,6 @@ def _figures(together: StrategyResult) -> str:
         f"{counted(n, 'held-out question')} alone, {together.strategy.name} scores {accuracy:.1f} points, and "
         f"{row.best_single_model}, the best single model, {alone:.1f}.{notes}"
     )
-
-
-def _more(needed: tuple[int, int | None] | None) -> str:
-    if needed is None:
-        return f"No gain is expected that {MOST_NEEDED:,} questions would show."
-    least, most = needed
-    # A number alone would sound as if it were enough.
-    questions = f"{least:,} or more" if most is None else f"{least:,} to {most:,}"
-    open_end = "" if most is not None else "; the number has no upper end, because there may be no gain"
-    return f"To show a gain with 80% probability, you need {questions} held-out questions in total{open_end}."
 
 
 def _nothing_fits(selection: Selection) -> str:

@@ -6,12 +6,13 @@ The rules do not say whether the set is worth running: the paper says "may be co
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field
 
 from advisor.records import (
     TOLERANCE,
@@ -26,8 +27,9 @@ from advisor.records import (
     length_ratio,
     within,
 )
+from ensemble.common.schema import Name, Number, Schema, must, read_json, validated
 from ensemble.common.text import LARGE_RATIO
-from ensemble.errors import InputError, UniteError
+from ensemble.errors import UniteError
 
 _PROMISING = "the set with the largest expected gain"
 
@@ -197,55 +199,27 @@ def _figure(value: float, limit: float) -> str:
 _FORM = '{"task": NAME, "profiles": [{"model": NAME, "accuracy": POINTS, "mean_length": CHARACTERS}, ...]}'
 
 
+class _Published(Schema):
+    """What is known of a model that is not asked."""
+
+    model: Name
+    accuracy: Annotated[Number, Field(ge=0, le=100)]
+    mean_length: Annotated[Number, Field(ge=0)] | None = None
+
+
+def _are_different(profiles: Sequence[_Published]) -> bool:
+    return 0 < len({each.model for each in profiles}) == len(profiles)
+
+
+class _Numbers(Schema):
+    """The file of ``--scores``."""
+
+    task: Name = "unnamed"
+    profiles: Annotated[tuple[_Published, ...], must(_are_different, "a list of different models")]
+
+
 def read_standings(path: Path) -> tuple[str, tuple[Standing, ...]]:
     """The task and the numbers of a file: ``{"task": NAME, "profiles": [{model, accuracy, mean_length}, ...]}``."""
-    try:
-        # Tools on Windows write a byte order mark, which JSON does not allow.
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise InputError(f"--scores {path}: the file does not exist; give a JSON file with profiles") from None
-    except OSError as error:
-        raise InputError(
-            f"--scores {path}: cannot be read ({error.strerror}); give a JSON file with profiles"
-        ) from None
-    except (ValueError, RecursionError):
-        raise InputError(f"--scores {path}: it is not JSON; write it in the form {_FORM}") from None
-    entries = data.get("profiles") if isinstance(data, dict) else None
-    if not isinstance(entries, list) or not entries:
-        raise InputError(f"--scores {path}: needs the form {_FORM}")
-    standings = tuple(_standing(entry, f"--scores {path}: profile {n}") for n, entry in enumerate(entries, start=1))
-    names = [standing.model for standing in standings]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise InputError(f"--scores {path}: the model {twice!r} is listed twice; give each model another name")
-    # The task's name becomes the name of the run folder.
-    task = data.get("task", "unnamed")
-    if not isinstance(task, str):
-        raise InputError(f'--scores {path}: "task" must be a name')
-    return task, standings
-
-
-def _standing(entry: object, place: str) -> Standing:
-    values: Mapping[str, Any] = entry if isinstance(entry, dict) else {}
-    model = values.get("model")
-    if not isinstance(model, str) or not model:
-        raise InputError(f'{place}: needs "model", a name')
-    # Names are shown on the terminal and in lines of the report.
-    if not model.strip() or not model.isprintable():
-        raise InputError(f"{place}: the name {model!r} must be printable and not blank")
-    accuracy, length = _number(values.get("accuracy")), _number(values.get("mean_length"))
-    if accuracy is None or not 0 <= accuracy <= 100:
-        raise InputError(f'{place} ({model}): needs "accuracy", points from 0 to 100')
-    if values.get("mean_length") is not None and (length is None or length < 0):
-        raise InputError(f'{place} ({model}): "mean_length" must be characters, 0 or more, or left out')
-    return Standing(model, accuracy, length)
-
-
-def _number(value: object) -> float | None:
-    """A finite JSON number as a float; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:  # JSON integers have no upper limit
-        return None
-    return number if math.isfinite(number) else None
+    way_out = f"write it in the form {_FORM}"
+    given = validated(_Numbers, read_json(path, way_out), f"--scores {path}", way_out)
+    return given.task, tuple(Standing(each.model, each.accuracy, each.mean_length) for each in given.profiles)

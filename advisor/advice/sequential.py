@@ -12,7 +12,6 @@ looks, and later tests are corrected; see :func:`tests_factor`.
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,9 +20,9 @@ import numpy as np
 from scipy import optimize, stats
 
 from advisor.advice.gain import Gain
-from advisor.records import ALPHA, MOST_NEEDED
+from advisor.records import ALPHA
 from advisor.run.result import InterimAnalysis
-from advisor.statistics import Floats, Interval
+from advisor.statistics import Floats
 from advisor.tasks.task import Task, sha256
 from ensemble.common.text import counted
 
@@ -38,11 +37,6 @@ differs (0.949 to 0.957)."""
 _LOWEST, _HIGHEST = -8.0, 40.0  # z-values; beyond the first one the normal distribution has no weight that counts
 _LARGEST_ALPHA = 0.999
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
-_USUAL, _AROUND = 1.0, 4.0
-"""Mean and deviation, in points, of the gains that sets of fitting models have, before any question is asked: somewhat
-wider than the pools in docs/pools.md, so that the data counts more."""
-_SHOWS = 0.8
-"""The probability with which so many questions show a gain: the usual power of a planned test."""
 
 
 def corrected_p(look: InterimAnalysis, p_value: float) -> float:
@@ -169,45 +163,6 @@ def look_until_sure(
         if looks[-1].is_sure:
             break
     return tuple(looks)
-
-
-def questions_range(gain: Gain) -> tuple[int, int | None] | None:
-    """How many held-out questions, in all, would show the gain, if the test so far shows neither a gain nor a loss.
-
-    The true gain is not known, so the answer is a range: from the numbers that its 90% and its 10% quantile need. They
-    are quantiles of the distribution of the true gain, given the estimate and given that the test showed nothing.
-    Without the second condition, the range would be wrong for large gains: those that the test missed had bad luck. So
-    the lowest may be below those that were asked. The highest is None above 20,000, because there may be
-    no gain, and both are if such a gain is unlikely.
-    """
-    least, largest = _likely_gains(gain)
-    low, high = (_questions_for(end, gain) for end in (largest, least))
-    return None if low is None else (low, high)
-
-
-def _likely_gains(gain: Gain) -> Interval:
-    """The 10% and the 90% quantile of the true gain, given the estimate and that the test shows nothing."""
-    true = np.linspace(-30.0, 40.0, 1401)
-    limit = float(stats.t.isf(ALPHA, gain.freedom))
-    # How likely the test shows nothing: if that is rare, an estimate within its limits tells of bad luck.
-    nothing = stats.norm.cdf(limit - true / gain.error) - stats.norm.cdf(-limit - true / gain.error)
-    chances = stats.norm.pdf((gain.points - true) / gain.error) * stats.norm.pdf((true - _USUAL) / _AROUND)
-    summed = np.cumsum(chances / np.maximum(nothing, 1e-12))
-    low, high = np.interp([0.1, 0.9], summed / summed[-1], true)
-    return float(low), float(high)
-
-
-def _questions_for(true: float, gain: Gain) -> int | None:
-    """How many answers of the strategy show a true gain; None if more than 20,000, or if it is not above 0."""
-
-    def shows(n: int) -> bool:
-        more = n / gain.questions
-        limit = float(stats.t.isf(ALPHA, max(gain.freedom * more, 1.0)))
-        return true >= (limit + float(stats.norm.isf(1 - _SHOWS))) * gain.error / math.sqrt(more)
-
-    if true <= 0 or not shows(MOST_NEEDED):
-        return None
-    return 1 + bisect.bisect_left(range(1, MOST_NEEDED), True, key=shows)
 
 
 def looks_in_words(looks: Sequence[InterimAnalysis]) -> str | None:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import typer
 
 from advisor.advice.doubts import run_doubts
-from advisor.advice.drift import Judgement, change_interval, judge_accuracy, judge_gain, paired_gain
-from advisor.advice.gain import Gain
+from advisor.advice.drift import Judgement, change_interval, judge_accuracy, judge_gain
+from advisor.advice.gain import Gain, cross_fitted_gain
 from advisor.advice.recommendation import describe_gain
 from advisor.advice.rules import rank
 from advisor.commands.command_line import GATE_FAILED, command_line, print_found
@@ -37,7 +37,7 @@ from advisor.run.plan import (
     limits_of_run,
     with_task_of,
 )
-from advisor.run.result import EnsembleResult
+from advisor.run.result import EnsembleResult, StrategyFigures
 from advisor.statistics import Interval, accuracy_interval, cluster_interval, scores
 from advisor.strategies.replay import replay
 from advisor.strategies.strategy import Decoded, Single, Strategy
@@ -107,12 +107,12 @@ def _read_promise(run: Run, wanted: str | None) -> _Promise:
     result, place = run.result, run.place
     strategies = [figures_to_strategy(each, place) for each in result.strategies]
     recommendation = result.advice.recommendation
-    if recommendation is None or result.recommended is None:
+    if recommendation is None:
         raise InputError(
             f"{place}: it recommends nothing, for example because of --no-verify, so nothing can be checked; run "
             "`advisor select` again with held-out questions"
         )
-    own = result.recommended
+    own: StrategyFigures = recommendation
     if wanted is not None:
         own = result.strategies[strategies.index(find_strategy(wanted, strategies, place))]
     figures = (own.expected_gain, own.expected_gain_ci, own.accuracy, own.accuracy_ci, own.best_single_model)
@@ -284,7 +284,7 @@ def _result(promise: _Promise, fresh: _Fresh, min_gain: float) -> dict[str, Any]
     if promise.is_baseline:
         found = judge_accuracy(accuracy, accuracy_ci, promise.accuracy, promise.accuracy_ci, n)
     else:
-        gain = paired_gain(scores(profile), scores(fresh.single), fresh.clusters)
+        gain = cross_fitted_gain(scores(profile) - scores(fresh.single), fresh.clusters)
         found = judge_gain(gain, promise.gain, promise.gain_ci, min_gain=min_gain)
     strategy = promise.strategy
     return {

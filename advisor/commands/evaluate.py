@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import yaml
 
+from advisor.advice.compared_models import compare
 from advisor.commands.command_line import command_line, print_json
 from advisor.jobs.figures import corpus_figures, judge_section, provenance_of_run
 from advisor.jobs.played import ONLY_OPTIONS, are_drawn, draws_worth, play_with_models
@@ -33,7 +34,7 @@ from advisor.run.figures import SCHEMA_VERSION, JudgeSection
 from advisor.run.folder import Run, write_json
 from advisor.run.plan import candidates_of_run, check_servers, entries_as, judges_beside, with_task_of
 from advisor.run.result import Provenance
-from advisor.statistics import accuracy_interval, compare, holm
+from advisor.statistics import accuracy_interval, holm
 from advisor.strategies.fusion import Fusion, check_prompt
 from advisor.strategies.replay import replay_all
 from advisor.strategies.self_consistency import TEMPERATURE, SelfConsistency

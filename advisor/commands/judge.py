@@ -92,7 +92,7 @@ def judge_run(options: JudgeRunOptions, progress: Progress) -> dict[str, Any]:
 def _read_run(run: Run) -> tuple[dict[str, dict[str, SampleResponse]], dict[str, dict[str, float]]]:
     """The responses to the held-out questions (or to dev, without these) and their scores, by model and question."""
     by_split: dict[str, dict[str, dict[str, SampleResponse]]] = {"held_out": {}, "dev": {}}
-    recommended = run.result.recommended
+    recommended = run.result.advice.recommendation
     decodes = recommended is not None and recommended.is_decoded
     for sample in run.samples_for("it has the judge's scores"):
         own = dict(sample.responses)

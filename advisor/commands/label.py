@@ -51,7 +51,7 @@ from advisor.options.shared import split_names
 from advisor.progress import Progress
 from advisor.records import ALPHA, Decision, Profile, Selection
 from advisor.run.figures import SCHEMA_VERSION, LabelRow, Sample
-from advisor.run.result import AdviceSection, Provenance, Result, RuleLimits, StrategyFigures, TaskInfo
+from advisor.run.result import AdviceSection, Provenance, Result, RuleLimits, TaskInfo
 from advisor.statistics import Interval, questions_needed, scores, z_value
 from advisor.strategies import default_strategy
 from advisor.strategies.replay import replay_all
@@ -172,6 +172,7 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
                 own = scores(each.replay.profile)
                 if (found := accuracy_by_labels(own[is_labelled], own[sample], n)) is not None:
                     accuracies[each.strategy] = found
+    results = _with_accuracies(results, accuracies)
     if results and not accuracies:
         notes.append("No accuracy is known: that takes labels of the round `accuracy`, and all of the round `verify`.")
     no_vote = "" if chosen.strategy is not None else _no_vote(chosen, options)
@@ -195,7 +196,7 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
         rules=RuleLimits(**asdict(limits)),
         candidates=candidate_figures(selection, answers.dev.task, profiles, answers.failures),
         selected=selection.selected,
-        strategies=_rows(results, accuracies),
+        strategies=tuple(each.figures for each in results),
         single_models=single_models(alone, dev_profiles, prices),
         advice=advice,
         provenance=answers.provenance,
@@ -206,17 +207,17 @@ def run_on_labels(options: SelectOptions, command: str, progress: Progress) -> t
     return result, chain(samples_of(answers.dev.task, "dev", everyone), on_held_out)
 
 
-def _rows(
+def _with_accuracies(
     results: Sequence[StrategyResult], accuracies: Mapping[Strategy, tuple[float, Interval]]
-) -> tuple[StrategyFigures, ...]:
-    """The rows of the strategies with the accuracies that labels tell: those of other questions stay unknown."""
+) -> tuple[StrategyResult, ...]:
+    """The strategies with the accuracies that labels tell: those of other questions stay unknown."""
     best = next((found for strategy, (found, _) in accuracies.items() if isinstance(strategy, Single)), None)
-    rows = []
+    known = []
     for result in results:
         accuracy, ends = accuracies.get(result.strategy, (None, None))
         figures = {"accuracy": accuracy, "accuracy_ci": ends, "best_single_accuracy": best}
-        rows.append(result.figures.model_copy(update=figures))
-    return tuple(rows)
+        known.append(replace(result, figures=result.figures.model_copy(update=figures)))
+    return tuple(known)
 
 
 def _answers(options: SelectOptions, command: str, progress: Progress) -> _Answers:

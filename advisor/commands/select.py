@@ -13,7 +13,7 @@ import typer
 from advisor.advice.comparison import Compared, StrategyResult, compare_strategies
 from advisor.advice.doubts import no_advice, run_doubts, with_more_tokens
 from advisor.advice.gain import Gain
-from advisor.advice.pairs import all_pairs, pairs_of_standings, vocabularies
+from advisor.advice.pairs import all_pairs, pairs_of_standings
 from advisor.advice.profiled_pool import ProfiledPool, copy_decisions, find_copies, profile_candidates
 from advisor.advice.recommendation import (
     advise,
@@ -222,7 +222,7 @@ def run(
     doubts = run_doubts(profiles, config.dev, judging)
     # On a judge whose verdicts tell little; the splits have the same one.
     notes = judge_warnings(judged.judges, judged.splits[-1]) if judged else ()
-    pairs = all_pairs(profiles, vocabularies(list(by_name), profiler, cache, progress), config.options.rules)
+    pairs = all_pairs(profiles, config.options.rules)
     advice = _advise(config, chosen, compared, looks, doubts, notes, judged)
     prices, ensemble = prices_of(config), None
     clusters = clusters_of(*(each for each in (config.dev, config.held_out) if each is not None))
@@ -389,15 +389,13 @@ def _with_recommendation(
 ) -> AdviceSection:
     """The advice with the recommendation and the warnings."""
     recommendation = recommend(compared, options.rules)
-    groups: tuple[str, ...] = ()
     if recommendation is not None:
         text = recommendation.text + direct_comparison(judged, recommendation)
         recommendation = recommendation.model_copy(update={"text": text})
-        groups = compared.result_of(recommendation).warnings
     cut_off = with_more_tokens(*splits, recommendation, can_vote=can_vote, rules=options.rules, apart=apart)
     blocks = no_advice(advice.doubts, recommendation, len(splits[0].profiles))
     doubts = (each.text for each in advice.doubts if each is not blocks)
-    warnings = (*doubts, *notes, cut_off.text if cut_off else None, moved_warning(compared.moved), *groups)
+    warnings = (*doubts, *notes, cut_off.text if cut_off else None, moved_warning(compared.moved))
     return advice.model_copy(
         update={
             "recommendation": recommendation,

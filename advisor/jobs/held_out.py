@@ -17,10 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from advisor.advice.compared_models import compare
 from advisor.advice.comparison import Compared, StrategyResult, expected_gain, fitting_voters
+from advisor.advice.doubts import FEW_QUESTIONS
 from advisor.advice.predict import WORTH, Prediction, other_set_note, predicted_sets, provenance, real_sets
 from advisor.advice.profiled_pool import ProfiledPool, without_failed
-from advisor.advice.recommendation import FEW_QUESTIONS, least_gain
+from advisor.advice.recommendation import least_gain
 from advisor.advice.rules import with_chosen_set
 from advisor.jobs.figures import measured
 from advisor.jobs.played import are_drawn, play_with_models
@@ -40,7 +42,7 @@ from advisor.run.result import (
     Predictions,
     RecommendedStrategy,
 )
-from advisor.statistics import accuracy_interval, compare
+from advisor.statistics import accuracy_interval
 from advisor.strategies import asked_for
 from advisor.strategies.self_consistency import TEMPERATURE
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Decoded, Replay, Strategy

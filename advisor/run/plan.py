@@ -317,7 +317,7 @@ def plan_of_run(
     # All strategies are checked, also those that do not run: notes quote them.
     compared = result.strategies
     strategies = [figures_to_strategy(each, place) for each in compared]
-    found = result.recommended
+    found = result.advice.recommendation
     recommended = None if found is None else figures_to_strategy(found, place)
     spec = None
     if options.strategy is not None:

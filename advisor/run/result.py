@@ -26,7 +26,6 @@ from ensemble.common.schema import (
     Share,
     SparseSchema,
     must,
-    validated,
     wrong,
 )
 from ensemble.models.prompts import PromptTemplate
@@ -191,8 +190,6 @@ class Pair(Schema):
     """Cohen's kappa of being right"""
     oracle: Points = None
     """points if the better answer were always taken"""
-    vocabulary_overlap: Figure = None
-    """share of all tokens of the two that both have, 0 to 1"""
 
     def known(self) -> dict[str, float]:
         """The measures that are known, by name."""
@@ -329,27 +326,13 @@ class SingleModel(OfModel):
     """dollars of 1,000 questions"""
 
 
-class RecommendedStrategy(StrategyKey):
-    """What to run."""
+class RecommendedStrategy(StrategyFigures):
+    """What to run: its row of ``strategies``, and why."""
 
     method: Line | None = None
     """how the set decodes; null for a strategy that asks models one by one"""
-    expected_gain: Points = None
-    """points over the best single model; 0 for this model itself"""
-    expected_gain_ci: Interval = None
-    """its interval"""
-    calls_per_question: Figure = None
-    """responses that a question takes, on average"""
-    seconds_per_question: Figure = None
-    """the time of the models one after the other"""
-    price_per_1000: Figure = None
-    """dollars of 1,000 questions; null if it is not known"""
     min_gain: Number = 0.0
     """points that it had to be expected to gain; for a single model those of the option, or 0"""
-    probability: Share | None = None
-    """the probability that it is better than the best single model; null for a single model"""
-    ceiling: OracleGain | None = None
-    """what strategies of its members can gain at most; null for one model, and for a set that decodes together"""
     text: Line = ""
     """what to run and what it gains, in sentences"""
 
@@ -403,7 +386,7 @@ class DataWarning(Schema):
     value: Figure = None
     """the figure behind it: for `no_order` the p-value, for `guessing` its points, for `same_text` the least share of
     one text, for `fewer_answers` the least percentage, for `follows_length` the rank correlation, for `near_copies` the
-    share of equal answers where one of the two is wrong, for the others the number of questions"""
+    share of equal answers, for the others the number of questions"""
 
 
 class UncomparedStrategy(Schema):
@@ -423,9 +406,6 @@ class AdviceSection(Schema):
     can decode together"""
     text: Line = ""
     """the set, its figures and their uncertainty, in sentences"""
-    questions_needed: tuple[Count, Count | None] | None = None
-    """for `unclear`: `[low, high]` held-out questions in all that would show the gain, `high` null without an upper
-    end; null if no gain is expected"""
     recommendation: RecommendedStrategy | None = None
     """what to run; null if nothing was compared on held-out questions"""
     no_advice: DataWarning | None = None
@@ -635,23 +615,6 @@ class Result(Schema):
         runs = (*self.strategies, self.ensemble)
         name = next((run.best_single_model for run in runs if run and run.best_single_model), "")
         return next((candidate for candidate in self.candidates if candidate.model == name), self.primary)
-
-    @property
-    def recommended(self) -> StrategyFigures | None:
-        """The recommended strategy with its figures; None if nothing is recommended."""
-        own = self.advice.recommendation
-        if own is None:
-            return None
-        row = next((each for each in self.strategies if each.key == own.key), None)
-        if row is None:
-            # The file may be edited, and recommend what it does not compare.
-            known = {*StrategyFigures.model_fields, *(own.model_extra or {})}
-            values = {name: value for name, value in own if name in known}
-            return validated(
-                StrategyFigures, values, "result.json: advice.recommendation", "run `advisor select` again"
-            )
-        gain = {name: getattr(own, name) for name in ("expected_gain", "expected_gain_ci", "probability")}
-        return row.model_copy(update=gain)
 
     @property
     def roles(self) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from advisor.records import ALPHA, MOST_NEEDED, join
 from advisor.run.figures import HeadToHead, JudgedSplit, JudgeSection, JudgeShare
-from advisor.run.result import GroupFigures, RecommendedStrategy, Result, StrategyFigures
+from advisor.run.result import GroupFigures, Result, StrategyFigures
 from advisor.statistics import z_value
 from advisor.strategies import ADVICE
 from advisor.strategies.router import Router
@@ -23,22 +23,22 @@ def summary(result: Result) -> dict[str, str]:
 
     The terminal, the first screen of the report, its Markdown and Python have these sentences.
     """
-    recommendation, row, none = result.advice.recommendation, result.recommended, result.advice.no_advice
+    row, none = result.advice.recommendation, result.advice.no_advice
     if none is not None:
-        return {"No advice yet": none.text, "So far": recommendation.text if recommendation else ""}
-    if recommendation is None or row is None:
+        return {"No advice yet": none.text, "So far": row.text if row else ""}
+    if row is None:
         return {"Recommended": "nothing yet, because no strategy was compared on held-out questions."}
-    gain, ends = recommendation.expected_gain, recommendation.expected_gain_ci
+    gain, ends = row.expected_gain, row.expected_gain_ci
     # Of grades, no question is right or wrong.
     is_told = not (row.is_single or result.is_graded or gain is None or ends is None)
     told = {
-        "Recommended": recommendation.text,
+        "Recommended": row.text,
         "That is": text.of_thousand(gain or 0.0, ends) if is_told else "",
         "Where": "" if row.is_single else source_of_gain(row.groups or ()),
         "Your router": _on_router(result),
         "What is possible": ceiling_in_words(result),
         "How sure": _certainty(result, row),
-        "Cost": _cost(recommendation),
+        "Cost": _cost(row),
         "At equal cost": _at_equal_cost(result, row),
     }
     return {name: sentence for name, sentence in told.items() if sentence}
@@ -49,8 +49,11 @@ def _certainty(result: Result, row: StrategyFigures) -> str:
     if row.is_single:
         only = "nothing was compared, because this is the only strategy" if len(result.strategies) == 1 else ""
         return _best_of(result, row.members[0]) or only
-    if row.probability is None:
-        return ""
+    return "" if row.probability is None else better_in_words(row)
+
+
+def better_in_words(row: StrategyFigures) -> str:
+    """How sure it is that a strategy is better than the best single model, and how many labels would raise that."""
     sentence = f"better than {row.best_single_model} alone with probability {text.probability(row.probability)}"
     more = _more_labels(row)
     return (
@@ -115,7 +118,7 @@ def _more_labels(row: StrategyFigures) -> tuple[int, float] | None:
     return (more, wanted) if 0 < more <= MOST_NEEDED else None
 
 
-def _cost(row: RecommendedStrategy | StrategyFigures) -> str:
+def _cost(row: StrategyFigures) -> str:
     number = text.decimals(row.calls_per_question, 1).removesuffix(".0")
     cost = f"{number} {'call' if number == '1' else 'calls'}"
     if row.seconds_per_question is not None:

@@ -135,16 +135,21 @@ _FEWEST_ANSWERS = 30
 """With fewer, two models may agree by chance."""
 
 
-def without_near_copies(profiles: Sequence[Profile]) -> list[Profile]:
-    """The models but those that answer nearly always as one before them does, right and wrong answers alike."""
-    codes, kept = codes_of(profiles), list[int]()
+def near_copies(profiles: Sequence[Profile]) -> dict[str, tuple[str, float]]:
+    """The models that answer nearly always as one before them does, right and wrong answers alike, by name.
+
+    Each with that model, and the share of their answers that are equal.
+    """
+    codes, kept, found = codes_of(profiles), list[int](), dict[str, tuple[str, float]]()
     for row, own in enumerate(codes):
         either = (own != NONE) | (codes[kept] != NONE)
-        equal = (own == codes[kept]) & either
-        is_copy = equal.sum(axis=1) >= NEAR_COPY * np.maximum(either.sum(axis=1), _FEWEST_ANSWERS)
-        if not is_copy.any():
+        equal = ((own == codes[kept]) & either).sum(axis=1)
+        shares = equal / np.maximum(either.sum(axis=1), _FEWEST_ANSWERS)
+        if kept and shares.max() >= NEAR_COPY:
+            found[profiles[row].model] = profiles[kept[int(shares.argmax())]].model, float(shares.max())
+        else:
             kept.append(row)
-    return [profiles[row] for row in kept]
+    return found
 
 
 VOTE_METRICS = (

@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.advice.comparison import distinct_models, fitting_voters, training_data
-from advisor.advice.rules import select
+from advisor.advice.comparison import fitting_voters, training_data
+from advisor.advice.rules import rank, select
 from advisor.logs.join import DEV_SIZE, JoinedLogs, join_logs
 from advisor.records import Limits, Profile
 from advisor.statistics import Floats, scores
 from advisor.strategies.replay import codes_of
 from advisor.strategies.strategy import AnsweredSplit, TrainingData
-from advisor.strategies.vote import asked_until_decided
+from advisor.strategies.vote import asked_until_decided, near_copies
 from benchmarks._measure import ROOT
 from ensemble.methods.voting import Codes, vote
 
@@ -133,7 +133,8 @@ class SubPool:
     def taught(self, places: Places) -> TrainingData:
         """What strategies learn from some of the questions."""
         given = self.answered("dev", places)
-        return training_data(given, Limits(), can_vote=True, distinct=distinct_models(given))
+        copies = near_copies(sorted(given.profiles.values(), key=rank))
+        return training_data(given, Limits(), can_vote=True, copies=copies)
 
     def best(self, places: Places) -> float:
         """The points of the best single model in hindsight."""

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from advisor.advice.compared_models import compare
 from advisor.advice.rules import select
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
@@ -29,7 +30,7 @@ from advisor.models.run_config import RunConfig
 from advisor.options.new_run import SelectOptions
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, length_ratio
-from advisor.statistics import accuracy_interval, compare, scores
+from advisor.statistics import accuracy_interval, scores
 from advisor.strategies.vote import can_vote
 from advisor.tasks import Task, load_task
 from benchmarks._measure import Figure, arguments, parsed, progress, tell

@@ -199,7 +199,8 @@ def read_json(path: Path, way_out: str) -> dict[str, Any]:
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise InputError(f"{path}: it is larger than {LARGEST_FILE >> 20} MB; {way_out}")
-        text = path.read_text(encoding="utf-8")
+        # Tools on Windows write a byte order mark, which JSON does not allow.
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text at byte {error.start}; {way_out}") from error
     except OSError as error:

@@ -281,14 +281,6 @@ MEASURES = (
         high=1.0,
     ),
     PairMeasure("oracle", "Oracle", "Points if the better answer were always taken.", text.points, high=100.0),
-    PairMeasure(
-        "vocabulary_overlap",
-        "Vocabulary shared",
-        "Percent of all tokens of the two. The paper found that it matters little.",
-        _percent,
-        low=0.0,
-        high=1.0,
-    ),
 )
 
 

@@ -34,7 +34,7 @@ def questions(report: ReportData) -> dict[str, Any] | None:
 def compared_strategy(report: ReportData) -> str:
     """Return what is compared with the best single model; empty if nothing is."""
     result, samples = report.result, report.samples
-    recommended = result.recommended
+    recommended = result.advice.recommendation
     if recommended and samples and samples.by_strategy:
         return recommended.title
     return f"{result.ensemble.name} ensemble" if result.ensemble else ""

@@ -49,7 +49,7 @@ _LOG_FROM = 10
 def strategies(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None without strategies."""
     result = report.result
-    rows, recommended = result.strategies[:MOST_STRATEGIES], result.recommended
+    rows, recommended = result.strategies[:MOST_STRATEGIES], result.advice.recommendation
     if not rows:
         return None
     return {
@@ -69,7 +69,7 @@ def strategies(report: ReportData) -> dict[str, Any] | None:
 def groups(report: ReportData) -> dict[str, Any] | None:
     """Return the values of the groups' template; None if the recommended strategy has no groups."""
     result = report.result
-    recommended = result.recommended
+    recommended = result.advice.recommendation
     # A single model gains nothing over itself.
     is_gain = recommended is not None and not recommended.is_single
     every = (recommended.groups or ())[:_MOST_KNOWN_GROUPS] if recommended and is_gain else ()
@@ -105,7 +105,7 @@ def groups(report: ReportData) -> dict[str, Any] | None:
 
 def _draw(result: Result, width: int) -> str | None:
     """Draw the accuracy of each strategy on the left, and its calls a question on the right."""
-    recommended = result.recommended
+    recommended = result.advice.recommendation
     drawn = [
         (row.key.title([result.short_names.get(name, name) for name in row.members]), row)
         for row in result.strategies[:_MOST_DRAWN]
@@ -137,7 +137,7 @@ def pareto(report: ReportData) -> dict[str, Any] | None:
         return None
     known.sort(key=lambda each: (-(each[0].accuracy or 0.0), each[1]))
     front = {id(row) for row in front_of(known)}
-    chosen = result.recommended if result.advice.no_advice is None else None
+    chosen = result.advice.recommendation if result.advice.no_advice is None else None
     points = [(row, cost, id(row) in front, chosen is not None and row.key == chosen.key) for row, cost in known]
     best = known[0][0].accuracy or 0.0
     drawn = [each for each in points if each[0] in rows or each[2] or (each[0].accuracy or 0.0) >= best - _FARTHEST]
@@ -253,7 +253,7 @@ PRINTED_WARNINGS = 5  # the style sheet for print hides the others
 def verdict(report: ReportData) -> dict[str, Any]:
     """Return the template's values."""
     result = report.result
-    recommended = result.recommended if result.advice.no_advice is None else None
+    recommended = result.advice.recommendation if result.advice.no_advice is None else None
     gain = ends = None
     # A single model has no gain: it is what the others are compared with.
     if recommended is not None and not recommended.is_single:
@@ -276,7 +276,7 @@ def verdict(report: ReportData) -> dict[str, Any]:
 def decoded_set(report: ReportData) -> dict[str, Any]:
     """Return the values of the template of the set: its figures and verdict where something else is the headline."""
     result, run = report.result, report.result.ensemble
-    if result.recommended is None:
+    if result.advice.recommendation is None:
         return {"figures": [], "advice": "", "certainty": ""}
     figures = []
     if run is not None and run.measured_gain is not None:
@@ -285,15 +285,12 @@ def decoded_set(report: ReportData) -> dict[str, Any]:
             (text.interval_name(result.advice.confidence), text.difference_interval(run.measured_gain_ci)),
             ("One-sided p", text.chance(run.p_adjusted)),
         ]
-        if result.advice.questions_needed is not None:
-            least, most = result.advice.questions_needed
-            figures.append(("Questions needed", f"at least {least:,}" if most is None else f"{least:,} to {most:,}"))
     return {"figures": figures, "advice": result.advice.text, "certainty": certainty(result)}
 
 
 def _commands(result: Result) -> list[str]:
     """The commands that use the recommended strategy, in the folder of the report."""
-    recommended = result.recommended
+    recommended = result.advice.recommendation
     if recommended is None:
         return []
     # Logs have the names of models, and not their places.
@@ -306,7 +303,7 @@ def headline(result: Result) -> str:
     """Return what to run in a few words; without a recommendation the verdict."""
     if result.advice.no_advice is not None:
         return "No advice yet."
-    recommended = result.recommended
+    recommended = result.advice.recommendation
     return verdict_headline(result) if recommended is None else recommended.key.headline()
 
 
@@ -350,7 +347,7 @@ def measured_gain(result: Result) -> str:
 
 
 def _unchecked(result: Result) -> str:
-    recommended = result.recommended
+    recommended = result.advice.recommendation
     # A model without the hashes of its files may be another one tomorrow, such as a server's.
     unpinned = sum(not model.files for model in result.provenance.models.values())
     missing = (
