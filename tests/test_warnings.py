@@ -60,7 +60,10 @@ def warnings_of(profiles: Sequence[Profile], references: Sequence[str] = ()) -> 
 
 
 def test_models_that_guess_fail_or_are_never_right_are_warned_of() -> None:
-    good, bad, never = members(160, 50, 0)
+    good, bad, never = (
+        replace(each, answers=tuple(replace(own, extracted=each.model) for own in each.answers))
+        for each in members(160, 50, 0)
+    )
     unread = replace(bad, answers=(*bad.answers[:150], *(replace(a, error="too long") for a in bad.answers[150:])))
     letters = list("ABCD" * 50)
     assert warnings_of([good, bad], letters) == []
