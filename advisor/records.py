@@ -262,6 +262,7 @@ class Limits:
     min_gain: float | None = None
     within: float | None = None
     budget: float | None = None
+    latency: float | None = None
     think: Think | None = None
 
 

@@ -52,7 +52,7 @@ def together(gained: int, lost: int, both: int, n: int, *, on_dev: bool = False)
     examples = tuple(Example(f"q{i}", f"Question {i}?", "", "x") for i in range(n))
     task = Task("t", "number", "dev", examples, (), 1, 0, 0, None, (), "")
     written = profile("unite", ensemble)
-    sets = {strategy: Replay(written, calls=[(strategy.members, written)])}
+    sets = {strategy: Replay(written, calls=[(strategy.members, written, 0)])}
     dev = AnsweredSplit(task, alone, sets if on_dev else {})
     held_out = AnsweredSplit(task, alone, sets)
     found = compare_strategies(dev, held_out, can_vote=False).results

@@ -249,7 +249,7 @@ def test_it_stops_as_soon_as_the_rest_has_less_weight() -> None:
 def test_the_calls_of_its_evaluation_are_those_that_it_makes() -> None:
     split = drawn([0.8, 0.7, 0.6, 0.5], 80)
     strategy = LearnedVote(tuple(split.profiles), (1.2, 1.0, 0.9, 0.8))
-    calls = np.stack(list(replay_all(strategy, split).asked.values()))
+    calls = np.stack(list(replay_all(strategy, split).steps.values())) >= 0
     codes = codes_of(list(split.profiles.values()))
     assert calls.sum(axis=0).tolist() == asked_until_decided(codes, strategy.weights, strategy.REST).tolist()
     assert calls.sum() < calls.size
@@ -386,8 +386,8 @@ def test_the_flow_and_the_shortcut_of_a_vote_agree_on_ten_thousand_ballots() -> 
 
         played = play(strategy.flow, [QuestionText("", "")] * 2000, ask)
         assert shortcut.takes == tuple((names[each.calls[each.taken].members[0]], None) for each in played)
-        calls = np.stack(list(shortcut.asked.values())).sum(axis=0)
-        assert calls.tolist() == [len(each.calls) for each in played]
+        steps = np.stack(list(shortcut.steps.values())).T.tolist()
+        assert steps == [[*each.steps, *[-1] * (members - len(each.steps))] for each in played]
 
 
 @given(st.lists(ANSWER, min_size=3, max_size=7))

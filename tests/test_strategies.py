@@ -74,7 +74,7 @@ def profile(model: str, of: Task, answers: str, tokens: int = 10, seconds: float
 def together(members: Sequence[str], of: Task, answers: str) -> Replay:
     """Answers of models that decode together."""
     made = profile("unite", of, answers)
-    return Replay(made, calls=[(members, made)])
+    return Replay(made, calls=[(members, made, 0)])
 
 
 def splits_of(dev: dict[str, str], held_out: dict[str, str], groups: str = "") -> tuple[AnsweredSplit, AnsweredSplit]:
@@ -369,7 +369,12 @@ def two(vote: float, router: float) -> list[StrategyResult]:
 
 WITHIN = rows((SINGLE, 0.0, 2.0, 1.0), (VOTE, 3.0, 2.0, 2.5), (ROUTER, 1.0, 2.0, 1.2))
 PRICED = rows((CHEAP, -4.0, 1.0, 0.1), (SINGLE, 0.0, 1.0, 1.0), (VOTE, 3.0, 1.0, 2.5), (ROUTER, -1.0, 1.0, 0.4))
-ONLY_CHEAPEST = "Use b alone: no strategy costs at most $0.01 for 1,000 questions. This is the cheapest one ($0.10)."
+TIMED = rows(
+    (SINGLE, 0.0, 1.0, None, {"seconds_p95": 1.0}),
+    (VOTE, 3.0, 2.5, None, {"seconds_p95": 2.0}),
+    (ROUTER, 1.0, 1.0, None, {"seconds_p95": 1.5}),
+)
+ONLY_CHEAPEST = "Use b alone: no strategy takes at most $0.01 for 1,000 questions. This is the cheapest one ($0.10)."
 
 
 @pytest.mark.parametrize(
@@ -416,7 +421,17 @@ ONLY_CHEAPEST = "Use b alone: no strategy costs at most $0.01 for 1,000 question
             rows((VOTE, 3.0), (SINGLE, 0.0, 1.0, 1.0)),
             {"budget": 5.0},
             SINGLE,
-            "Use a alone: there is no other strategy within the budget to compare it with.",
+            "Use a alone: there is no other strategy within $5.00 for 1,000 questions to compare it with.",
+        ),
+        # What takes too long is left out; if all do, the best single model is left.
+        (TIMED, {"latency": 2.0}, VOTE, ""),
+        (TIMED, {"latency": 1.9}, ROUTER, ""),
+        (TIMED, {"latency": 1.4}, SINGLE, "no other strategy within 1.4 s for 95% of the questions"),
+        (
+            TIMED,
+            {"latency": 0.5},
+            SINGLE,
+            "no strategy takes at most 500 ms for 95% of the questions. This",
         ),
         # A shown loss, also of a route.
         (rows((ROUTER, 3.0), (SINGLE, 0.0)), {}, ROUTER, ""),
@@ -444,6 +459,11 @@ def test_what_is_recommended_follows_from_gains_costs_and_limits(
     assert said or isinstance(wanted, Single) or not any(reason in found.text for reason in reasons)
     if "min_gain" in limits and "within" not in limits:
         assert found.min_gain == limits["min_gain"]
+
+
+def test_a_time_limit_needs_times() -> None:
+    with pytest.raises(InputError, match=r"^--latency: no time is known; give logs with a column of seconds, or"):
+        recommended([result_of_strategy(SINGLE, 0.0)], latency=1)
 
 
 def test_a_budget_needs_prices() -> None:

@@ -48,7 +48,7 @@ from advisor.statistics import (
     scores,
 )
 from advisor.strategies import ADVICE, kinds
-from advisor.strategies.replay import Spent, codes_of, replay, replay_all, spent_by_member
+from advisor.strategies.replay import Spent, codes_of, question_seconds, replay, replay_all, spent_by_member
 from advisor.strategies.schema import strategy_json
 from advisor.strategies.self_consistency import SelfConsistency
 from advisor.strategies.strategy import (
@@ -298,8 +298,8 @@ class _Evidence:
     def single(self, name: str) -> StrategyResult:
         """A single model; the best one gains nothing over itself."""
         n = len(self._held_out.task.examples)
-        asked: dict[Choice, NDArray[np.bool_]] = {(name, None): np.ones(n, dtype=np.bool_)}
-        found = Replay(self._held_out.profiles[name], ((name, None),) * n, asked)
+        steps: dict[Choice, NDArray[np.intp]] = {(name, None): np.zeros(n, dtype=np.intp)}
+        found = Replay(self._held_out.profiles[name], ((name, None),) * n, steps)
         return self._result(Single((name,)), found, (self._scores[self.models.index(name)] - self._baseline)[None])
 
     def written(self, strategy: Strategy) -> StrategyResult:
@@ -470,8 +470,9 @@ def _row(
     costs = spent_by_member(found, held_out)
     prices = [each.price(held_out.prices.get(name)) for name, each in costs.items()]
     known = [price for price in prices if price is not None]
+    seconds = question_seconds(found, held_out)
     return StrategyFigures(
-        **strategy_json(strategy),
+        **strategy_json(answered.strategy),
         n=n,
         split=held_out.task.split,
         accuracy=profile.accuracy,
@@ -488,6 +489,8 @@ def _row(
         calls_per_question=found.calls_per_question,
         tokens_per_question=_mean([each.tokens for each in costs.values()], n),
         seconds_per_question=_mean([each.seconds for each in costs.values()], n),
+        seconds_median=None if seconds is None else float(np.median(seconds)),
+        seconds_p95=None if seconds is None else float(np.quantile(seconds, 0.95, method="inverted_cdf")),
         price_per_1000=1000 / n * sum(known) if len(known) == len(prices) else None,
         **figures,
     )

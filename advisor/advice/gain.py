@@ -247,9 +247,9 @@ def _joined(strategy: Strategy, pieces: Sequence[tuple[Sequence[int], Replay]], 
         ),
         key=lambda each: each[0],
     )
-    asked = {choice: np.zeros(n, dtype=np.bool_) for _, part in pieces for choice in part.asked}
+    steps = {choice: np.full(n, -1) for _, part in pieces for choice in part.steps}
     for places, part in pieces:
-        for choice, own in part.asked.items():
-            asked[choice][places] = own
+        for choice, own in part.steps.items():
+            steps[choice][places] = own
     answers = tuple(answer for _, _, answer in in_order)
-    return Replay(Profile(strategy.name, answers), tuple(take for _, take, _ in in_order), asked)
+    return Replay(Profile(strategy.name, answers), tuple(take for _, take, _ in in_order), steps)

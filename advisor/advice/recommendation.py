@@ -31,7 +31,7 @@ from advisor.run.result import AdviceSection, RecommendedStrategy, StrategyFigur
 from advisor.run.sentences import better_in_words
 from advisor.statistics import Interval, paired_intervals, z_value
 from advisor.strategies import ADVICE, DEFAULT
-from ensemble.common.text import LARGE_RATIO, counted, interval_name, p_value, percent, price
+from ensemble.common.text import LARGE_RATIO, counted, duration, interval_name, p_value, percent, price
 from ensemble.errors import InputError
 
 LEAST_PER_CALL = 0.2
@@ -52,20 +52,21 @@ def recommend(compared: Compared, rules: Limits = Limits()) -> RecommendedStrate
     ``min_gain`` the expected gain must be at least so large instead. A set that decodes together or a fusion takes
     its place where it gained more on the held-out questions, after its cost, and is expected to.
 
-    Where answers cannot be counted, or with ``budget`` or ``within``, all strategies compete by their expected gain
-    after their cost. A router with a shown loss in one of its groups is not recommended, and neither is a strategy that
-    costs no less than another one that gains as much. With ``within`` the cheapest strategy takes the place of the best
-    that is expected to gain at most so many points less: by price, or by calls where a price is not known. With
-    ``budget`` strategies that cost more are left out; if all do, the cheapest is recommended, and it is an error if no
-    price is known.
+    Where answers cannot be counted, or with ``budget``, ``latency`` or ``within``, all strategies compete by their
+    expected gain after their cost. A router with a shown loss in one of its groups is not recommended, and neither is a
+    strategy that costs no less than another one that gains as much. With ``within`` the cheapest strategy takes the
+    place of the best that is expected to gain at most so many points less: by price, or by calls where a price is not
+    known. With ``budget`` strategies that cost more are left out; if all do, the cheapest is recommended, and it is an
+    error if no price is known. With ``latency`` those that take longer are left out, likewise; if all do, the best
+    single model is recommended.
     """
     if not compared.results:
         return None
-    results = [each.figures for each in compared.results]
-    if rules.budget is not None:
-        results = _affordable(results, rules.budget)
+    results = every = [each.figures for each in compared.results]
+    if rules.budget is not None or rules.latency is not None:
+        results = _allowed(every, rules)
     elif rules.within is None:
-        results = _offered(results, compared)
+        results = every = _offered(every, compared)
     base = max((each for each in results if each.is_single), key=_rounded_gain, default=None)
     able = [each for each in results if each.is_single or _pays(each, base, rules.min_gain)] or results
     left = [each for each in able if not any(_dominates(other, each) for other in able)]
@@ -84,7 +85,7 @@ def recommend(compared: Compared, rules: Limits = Limits()) -> RecommendedStrate
             )
             return _recommended(cheapest, near, text)
     least = (rules.min_gain or 0.0) if best.is_single else _least_gain(best, base, rules.min_gain)
-    return _recommended(best, least, _text(best, base, results, compared, rules))
+    return _recommended(best, least, _text(best, base, every, compared, rules))
 
 
 def _offered(results: Sequence[StrategyFigures], compared: Compared) -> list[StrategyFigures]:
@@ -136,19 +137,29 @@ def _writes(result: StrategyFigures) -> bool:
     return result.is_decoded or result.key.author is not None
 
 
-def _affordable(results: Sequence[StrategyFigures], budget: float) -> list[StrategyFigures]:
-    """The strategies within the budget, or the cheapest one if all cost more."""
+def _allowed(results: Sequence[StrategyFigures], rules: Limits) -> list[StrategyFigures]:
+    """The strategies within ``budget`` and ``latency``; if none is, the best single model, or by price the cheapest."""
     prices = [each.price_per_1000 for each in results if each.price_per_1000 is not None]
-    if not prices:
+    if rules.budget is not None and not prices:
         raise InputError(
             "--budget: no price is known; give price_in= and price_out= in the pool file, or logs with dollars"
         )
-    return [each for each in results if _is_within(each, max(budget, min(prices)))]
+    if rules.latency is not None and all(each.seconds_p95 is None for each in results):
+        raise InputError("--latency: no time is known; give logs with a column of seconds, or a pool of models")
+    allowed = [each for each in results if not _over(each, rules)]
+    if not allowed and rules.latency is not None:
+        return [max((each for each in results if each.is_single), key=_rounded_gain)]
+    return allowed or [each for each in results if each.price_per_1000 == min(prices)]
 
 
-def _is_within(result: StrategyFigures, budget: float | None) -> bool:
-    """Whether a strategy is known to cost no more; with no budget, each one is within it."""
-    return budget is None or (result.price_per_1000 is not None and result.price_per_1000 <= budget + TOLERANCE)
+def _over(result: StrategyFigures, rules: Limits) -> str:
+    """Why a strategy is not within ``budget`` and ``latency``, a clause; empty if it is."""
+    dollars, seconds = result.price_per_1000, result.seconds_p95
+    if rules.budget is not None and (dollars is None or dollars > rules.budget + TOLERANCE):
+        return f"its price for 1,000 questions ({price(dollars)}) is not within the budget"
+    if rules.latency is not None and (seconds is None or seconds > rules.latency + TOLERANCE):
+        return f"95% of its answers take up to {duration(seconds)}, which is more than {duration(rules.latency)}"
+    return ""
 
 
 def _cheapest(results: Sequence[StrategyFigures], least: float) -> StrategyFigures:
@@ -213,16 +224,17 @@ def _text(
     rules: Limits,
 ) -> str:
     ceiling, min_gain = compared.ceiling, rules.min_gain
-    if not _is_within(best, rules.budget):
-        return (
-            f"{best.key.describe()}: no strategy costs at most {price(rules.budget)} for 1,000 questions. This is "
-            f"the cheapest one ({price(best.price_per_1000)})."
-        )
+    limits = [] if rules.budget is None else [f"{price(rules.budget)} for 1,000 questions"]
+    limits += [] if rules.latency is None else [f"{duration(rules.latency)} for 95% of the questions"]
+    if over := _over(best, rules):
+        cheapest = f"the cheapest one ({price(best.price_per_1000)})"
+        which = cheapest if rules.latency is None else f"the best single model: {over}"
+        return f"{best.key.describe()}: no strategy takes at most {join(limits)}. This is {which}."
     end = _other_best(best, results, rules)
     # A single model has no gain to speak of: it is the baseline, or worse.
     if best.is_single:
-        within = "" if rules.budget is None else " within the budget"
-        others = [each for each in results if not each.is_single and _is_within(each, rules.budget)]
+        within = f" within {join(limits)}" if limits else ""
+        others = [each for each in results if not each.is_single and not _over(each, rules)]
         if not others:
             why = f", because {compared.no_vote}" if compared.no_vote else ""
             return f"{best.key.describe()}: there is no other strategy{within} to compare it with{why}.{end}"
@@ -254,8 +266,8 @@ def _other_best(best: StrategyFigures, results: Sequence[StrategyFigures], rules
     points, own = f"{top.accuracy or 0:.1f}", f"{best.accuracy or 0:.1f}"
     if points == own:
         return ""
-    if not _is_within(top, rules.budget):
-        why = f"its price for 1,000 questions ({price(top.price_per_1000)}) is not within the budget"
+    if over := _over(top, rules):
+        why = over
     elif top.is_single:
         why = "on all questions together it gains nothing"
     elif _writes(top) and _counted(top) < _expected(top):

@@ -309,7 +309,7 @@ class Evaluator:
         except UniteError as error:
             self._progress.say(str(error))
             return _left_out(name, "response", error)
-        ran, n = [reply for _, reply in made.replay.calls], len(self.task.examples)
+        ran, n = [reply for _, reply, _ in made.replay.calls], len(self.task.examples)
         # Everything that was asked counts, since the answer was made from it; of some questions, their share.
         speed = sum(_speed(each.cost)[0] * len(each.answers) / n for each in ran), profile.cost.seconds
         result = self._result(name, "response", profile, alone, speed, None)

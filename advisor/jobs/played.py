@@ -45,7 +45,7 @@ def play_with_models(
     """
     asked = _Asked(profiler, members, task, alone, seed, name)
     played = play(flow, [question_of(example) for example in task.examples], asked)
-    cost = Cost.total([profile.cost for _, profile in asked.calls])
+    cost = Cost.total([profile.cost for _, profile, _ in asked.calls])
     return PlayedTask(
         Replay(Profile(name, _answers(name, task, played), cost), calls=asked.calls), asked.unread, asked.readings
     )
@@ -77,19 +77,20 @@ class _Asked:
     ) -> None:
         self._profiler, self._members, self._task, self._seed, self._name = profiler, members, task, seed, name
         self._alone = dict(alone)
-        self.calls: list[tuple[tuple[str, ...], Profile]] = []
+        self.calls: list[tuple[tuple[str, ...], Profile, int]] = []
         self.unread: list[str] = []
         self.readings = 0
 
     def __call__(self, calls: Sequence[tuple[int, Call]]) -> list[Answer]:
         jobs: dict[Call, dict[int, Call]] = {}
+        step = self.calls[-1][2] + 1 if self.calls else 0
         for n, call in calls:
             jobs.setdefault(call._replace(prompt=None if call.prompt is None else ""), {})[n] = call
         replies: dict[tuple[int, Call], Answer] = {}
         for job, own in jobs.items():
             names = tuple(self._members[member] for member in job.members)
             profile = self._profile(names, job, own)
-            self.calls.append((names, profile))
+            self.calls.append((names, profile, step))
             replies |= {(n, call): answer for (n, call), answer in zip(own.items(), profile.answers, strict=True)}
         return [replies[each] for each in calls]
 

@@ -243,6 +243,12 @@ class LimitsOptions(VoterOptions, panel="Limits", are_rare=True):
         within=Range("dollars above 0 for 1,000 questions", above=0),
         **ANSWERS,
     )
+    latency: float | None = option(
+        None,
+        "Recommend a strategy that answers 95% of the questions in at most this many seconds.",
+        within=Range("seconds above 0", above=0),
+        **ANSWERS,
+    )
 
     @property
     def rules(self) -> Limits:

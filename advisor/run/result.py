@@ -91,6 +91,8 @@ class RuleLimits(Schema):
     """the cheapest strategy at most so many points below the best one is recommended; null: the best one"""
     budget: Number | None = None
     """dollars of 1,000 questions that the recommended strategy may cost; null: any price"""
+    latency: Number | None = None
+    """seconds that 95% of its answers may take; null: any time"""
     think: Think | None = None
     """`apart` if members of a set think alone, so that lengths are those of the answers"""
 
@@ -303,6 +305,10 @@ class StrategyFigures(GainFigures, Accuracy, StrategyKey, extra="allow"):
     """tokens that it takes, on average"""
     seconds_per_question: Figure = None
     """the time of the models one after the other"""
+    seconds_median: Figure = None
+    """the median of a question's time; calls that are made at the same time count once"""
+    seconds_p95: Figure = None
+    """its 95th percentile"""
     price_per_1000: Figure = None
     """dollars of 1,000 questions; null if it is not known"""
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.records import AMOUNTS, Amount, Answer, Profile
+from advisor.statistics import Floats
 from advisor.strategies.strategy import AnsweredSplit, Call, Choice, QuestionText, Replay, Reply, Strategy, WritingFlow
 from advisor.tasks.task import Example
 from ensemble.errors import UniteError
@@ -27,6 +28,7 @@ class QuestionCalls(Generic[R]):
         # `open` has the calls to make now, at the same time.
         self._flow, self.open = flow, next(flow)
         self.calls: list[Call] = []
+        self.steps: list[int] = []  # of each call, in which step it was made, from 0
         self.replies: list[R] = []
         self._failed: list[bool] = []
         self.taken = 0  # the number of the reply that is the answer
@@ -35,6 +37,7 @@ class QuestionCalls(Generic[R]):
     def answer(self, replies: Sequence[R], read: Sequence[Reply]) -> None:
         """Take the replies to the open calls, and what the flow is to know of them."""
         self.calls += self.open
+        self.steps += [self.steps[-1] + 1 if self.steps else 0] * len(self.open)
         self.replies += replies
         self._failed += [reply.failed for reply in read]
         try:
@@ -110,10 +113,10 @@ def replay(strategy: Strategy, split: AnsweredSplit) -> Replay | None:
         )
     except _NotStoredError:
         return None
-    asked = np.zeros((len(choices), len(played)), dtype=np.bool_)
+    steps = np.full((len(choices), len(played)), -1)
     for n, each in enumerate(played):
-        asked[[row_of(call) for call in each.calls], n] = True
-    return _replayed(strategy, choices, stored, [row_of(each.calls[each.taken]) for each in played], asked)
+        steps[[row_of(call) for call in each.calls], n] = each.steps
+    return _replayed(strategy, choices, stored, [row_of(each.calls[each.taken]) for each in played], steps)
 
 
 def replay_all(strategy: Strategy, split: AnsweredSplit) -> Replay:
@@ -129,18 +132,18 @@ def _replayed(
     choices: Sequence[Choice],
     stored: Sequence[Profile],
     taken: Sequence[int] | NDArray[np.intp],
-    asked: NDArray[np.bool_],
+    steps: NDArray[np.intp],
 ) -> Replay:
-    """The replay by the rows of stored replies that each question takes and asks for."""
+    """The replay by the rows of stored replies that each question takes, and the steps in which it asks for them."""
     rows = [int(row) for row in taken]
     for n, row in enumerate(rows):
         if stored[row].answers[n].error is not None:
-            own = np.flatnonzero(asked[:, n]).tolist()
+            own = np.flatnonzero(steps[:, n] >= 0).tolist()
             failed = [stored[each].answers[n].error is not None for each in own]
             rows[n] = own[answered(own.index(row), failed)]
     answers = tuple(stored[row].answers[n] for n, row in enumerate(rows))
     takes = tuple(choices[row] for row in rows)
-    return Replay(Profile(strategy.name, answers), takes, dict(zip(choices, asked, strict=True)))
+    return Replay(Profile(strategy.name, answers), takes, dict(zip(choices, steps, strict=True)))
 
 
 class Spent(NamedTuple):
@@ -176,15 +179,39 @@ class Spent(NamedTuple):
 def spent_by_member(found: Replay, split: AnsweredSplit) -> dict[str, Spent]:
     """What the calls of a strategy took, by the names of the members that were asked."""
     calls: dict[str, list[tuple[Profile, NDArray[np.bool_] | None]]] = {}
-    for choice, asked in found.asked.items():
+    for choice, steps in found.steps.items():
         profile = split.replies(*choice)
-        if profile is not None and asked.any():
-            calls.setdefault(choice[0], []).append((profile, asked))
-    for names, profile in found.calls:
+        if profile is not None and (steps >= 0).any():
+            calls.setdefault(choice[0], []).append((profile, steps >= 0))
+    for names, profile, _ in found.calls:
         if len(names) > 1:
             return _spent_together(names, profile, split)
         calls.setdefault(names[0], []).append((profile, None))
     return {name: Spent.of(own) for name, own in calls.items()}
+
+
+def question_seconds(found: Replay, split: AnsweredSplit) -> Floats | None:
+    """The seconds of each question: of the calls of a step, which are made at the same time, those of the slowest.
+
+    None if they are not known.
+    """
+    questions = {example.id: n for n, example in enumerate(split.task.examples)}
+    every = np.arange(len(questions))
+    calls: list[tuple[Profile | None, NDArray[np.intp], NDArray[np.intp]]] = [
+        (split.replies(*choice), every, steps) for choice, steps in found.steps.items() if (steps >= 0).any()
+    ]
+    for _, profile, step in found.calls:
+        own = np.array([questions[answer.id] for answer in profile.answers], dtype=np.intp)
+        calls.append((profile, own, np.full(len(own), step)))
+    slowest = np.zeros((2 + max((int(steps.max()) for *_, steps in calls), default=0), len(questions)))
+    for replies, own, steps in calls:
+        times = None if replies is None else replies.amounts("seconds")
+        if times is None:
+            return None
+        # A step of -1 is the last row: it was not asked.
+        np.maximum.at(slowest, (steps, own), times)
+    seconds: Floats = slowest[:-1].sum(axis=0)
+    return seconds
 
 
 def _spent_together(names: Sequence[str], profile: Profile, split: AnsweredSplit) -> dict[str, Spent]:

@@ -110,7 +110,7 @@ def _routed(profiles: Mapping[str, Profile], models: Sequence[str | None]) -> Re
     """What a router answers that takes these models, question by question."""
     takes: tuple[Choice, ...] = tuple((model or "", None) for model in models)
     answers = tuple(profiles[model].answers[n] for n, (model, _) in enumerate(takes))
-    asked: dict[Choice, NDArray[np.bool_]] = {
-        take: np.array([take == each for each in takes]) for take in dict.fromkeys(takes)
+    steps: dict[Choice, NDArray[np.intp]] = {
+        take: np.array([0 if take == each else -1 for each in takes]) for take in dict.fromkeys(takes)
     }
-    return Replay(Profile(Router.KIND, answers), takes, asked)
+    return Replay(Profile(Router.KIND, answers), takes, steps)

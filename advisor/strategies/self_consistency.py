@@ -63,9 +63,9 @@ class SelfConsistency(Strategy):
         replies = yield [Call((0,), draw) for draw in range(self.draws)]
         return int(vote(votes_of(replies))[0])
 
-    def replay_votes(self, codes: Codes) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    def replay_votes(self, codes: Codes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """See :meth:`Strategy.replay_votes`."""
-        return vote(codes), np.ones(codes.shape, dtype=np.bool_)
+        return vote(codes), np.zeros(codes.shape, dtype=np.intp)
 
     def title(self, members: Sequence[str]) -> str:
         """See :meth:`Strategy.title`."""

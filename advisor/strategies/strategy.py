@@ -193,7 +193,7 @@ class Strategy(ABC):
             InputError: A new prompt cannot be made of the question.
         """
 
-    def replay_votes(self, codes: Codes) -> tuple[NDArray[np.intp], NDArray[np.bool_]] | None:  # noqa: ARG002
+    def replay_votes(self, codes: Codes) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:  # noqa: ARG002
         """The same for many questions at once, for strategies that only count answers; None for all others.
 
         Args:
@@ -201,7 +201,8 @@ class Strategy(ABC):
                 :func:`ensemble.methods.voting.answer_codes`.
 
         Returns:
-            The number of the reply that each question takes, and whether it asks for each reply, replies by questions.
+            The number of the reply that each question takes, and the step in which it asks for each reply, replies by
+            questions; see :attr:`Replay.steps`.
         """
         return None
 
@@ -247,26 +248,28 @@ class Replay(NamedTuple):
     Attributes:
         profile: The answers.
         takes: The reply that each question takes; empty for a strategy that writes new texts.
-        asked: Whether each question asks for a stored reply.
-        calls: The calls of a strategy that writes new texts: the members, and the replies to the questions that ask.
+        steps: The step in which each question asks for a stored reply, from 0; -1 where it does not. The calls of a
+            step are made at the same time.
+        calls: The calls of a strategy that writes new texts: the members, the replies to the questions that ask, and
+            the step.
     """
 
     profile: Profile
     takes: tuple[Choice, ...] = ()
-    asked: Mapping[Choice, NDArray[np.bool_]] = MappingProxyType({})
-    calls: Sequence[tuple[Sequence[str], Profile]] = ()
+    steps: Mapping[Choice, NDArray[np.intp]] = MappingProxyType({})
+    calls: Sequence[tuple[Sequence[str], Profile, int]] = ()
 
     @property
     def calls_per_question(self) -> float:
         """How many responses of members a question takes, on average."""
-        made = sum(int(own.sum()) for own in self.asked.values())
-        made += sum(len(names) * len(profile.answers) for names, profile in self.calls)
+        made = sum(int((own >= 0).sum()) for own in self.steps.values())
+        made += sum(len(names) * len(profile.answers) for names, profile, _ in self.calls)
         return made / len(self.profile.answers)
 
     def part(self, places: Sequence[int]) -> Replay:
         """The answers to some of the questions, by their numbers, of a strategy that writes no new texts."""
         takes = tuple(self.takes[place] for place in places)
-        return Replay(self.profile.part(places), takes, {choice: own[places] for choice, own in self.asked.items()})
+        return Replay(self.profile.part(places), takes, {choice: own[places] for choice, own in self.steps.items()})
 
 
 @dataclass(frozen=True, slots=True)

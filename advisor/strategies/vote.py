@@ -53,9 +53,8 @@ class Vote(Strategy):
     def flow(self, question: QuestionText) -> Flow:  # noqa: ARG002
         """Ask members until the vote is decided; those at once that are asked even if they all agree."""
         members, weights = len(self.members), self.vote_weights
-        agreed = np.zeros((members, 1), dtype=np.int32)
         replies: list[Reply] = []
-        asked = int(asked_until_decided(agreed, weights, self.REST)[0])
+        asked = self._asked_at_once
         while True:
             replies += yield [Call((member,)) for member in range(len(replies), asked)]
             codes = votes_of(replies)
@@ -63,10 +62,18 @@ class Vote(Strategy):
                 return int(vote(codes, None if weights is None else weights[:asked])[0])
             asked += 1
 
-    def replay_votes(self, codes: Codes) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    @property
+    def _asked_at_once(self) -> int:
+        """The members that decide the vote if they all agree."""
+        agreed = np.zeros((len(self.members), 1), dtype=np.int32)
+        return int(asked_until_decided(agreed, self.vote_weights, self.REST)[0])
+
+    def replay_votes(self, codes: Codes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """See :meth:`Strategy.replay_votes`."""
-        asked = np.arange(len(codes))[:, None] < asked_until_decided(codes, self.vote_weights, self.REST)
-        return vote(np.where(asked, codes, NONE), self.vote_weights), asked
+        members = np.arange(len(codes))[:, None]
+        is_asked = members < asked_until_decided(codes, self.vote_weights, self.REST)
+        steps = np.where(is_asked, np.maximum(members - self._asked_at_once + 1, 0), -1)
+        return vote(np.where(is_asked, codes, NONE), self.vote_weights), steps
 
     def title(self, members: Sequence[str]) -> str:  # noqa: ARG002
         """See :meth:`Strategy.title`."""
