@@ -203,20 +203,6 @@ def recommended() -> str:
     return _table(["recommendation over the default vote", *ANSWERED], rows)
 
 
-def learned() -> str:
-    """What the learned vote gains."""
-    by, rows = figures("pools_learned"), []
-    for end, text in {"_100": "100 labels", "": "all labels, 600 at most"}.items():
-        own = _over_pools(by, ANSWERED, f"gain_learned_minus_default_vote{end}")
-        rows.append([f"points over the default vote, {text}", *map(_interval, own)])
-    for name, text in {
-        "calls_learned": "calls, stopped early",
-        "calls_default_vote": "those of the default vote",
-    }.items():
-        rows.append([text, *(f"{one.value:.1f}" if one else "–" for one in _over_pools(by, ANSWERED, name))])
-    return _table(["", *ANSWERED], rows)
-
-
 def predictions() -> str:
     """How far predicted gains are from the measured ones."""
     by, rows = figures("prediction"), []
@@ -347,7 +333,7 @@ def methods() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
     for each in (
-        *(strategies, gaps, voters, regret, recommended, learned, predictions),
+        *(strategies, gaps, voters, regret, recommended, predictions),
         *(real_answer, real_models, real_sets, real_methods, real_rules, real_limits, methods),
     )
 }

@@ -432,10 +432,25 @@ ASKED = 8
 """Held-out questions that are asked again."""
 
 
-@pytest.fixture(scope="module")
-def verified(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[StrategyResult, ...], list[str]]:
+def texts_task(folder: Path) -> str:
+    """A task whose answers are texts that cannot be counted, so that a consensus is compared."""
+    for number, split in enumerate(("dev", "held_out")):
+        counts = range(12 + 24 * number, 36 + 24 * number)
+        lines = [{"question": QUESTION.replace("12", str(n)), "answer": f"Ann has {n + 5} pens now."} for n in counts]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    data = "data: {dev: dev.jsonl, held_out: held_out.jsonl}"
+    rest = 'prompt: "Question: {{question}}\\nAnswer:"\nreference: "{{answer}}"\nmetric: chrf\nmax_new_tokens: 24'
+    (folder / "texts.yaml").write_text(f'name: texts\n{data}\n{rest}\nstop: ["\\n"]\n', encoding="utf-8")
+    return str(folder / "texts.yaml")
+
+
+@pytest.fixture(scope="module", params=["numbers", "texts"])
+def verified(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, tuple[StrategyResult, ...], list[str]]:
     """A run folder, its strategies with their answers, and the prompts of the held-out questions."""
     folder = tmp_path_factory.mktemp("verified") / "run"
+    task = "word_problems" if request.param == "numbers" else texts_task(folder.parent)
     compared: list[Compared] = []
 
     def kept(*args: Any, **options: Any) -> Compared:
@@ -446,7 +461,7 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[Stra
         patch.setenv("XDG_CACHE_HOME", str(demo_cache(tmp_path_factory)))
         patch.setattr("advisor.commands.select.compare_strategies", kept)
         fusion = "best panel=terse-olmo,terse-mistral rounds=2"
-        config = RunConfig.from_options(SelectOptions(pool="demo", task="word_problems", limit=24, fusion=fusion), "")
+        config = RunConfig.from_options(SelectOptions(pool="demo", task=task, limit=24, fusion=fusion), "")
         with ResponseCache(config.cache_dir) as cache:
             write_run(folder, *select(config, cache, Progress(quiet=True)))
     assert config.held_out is not None
@@ -458,7 +473,8 @@ def test_each_strategy_serves_the_texts_that_were_verified(
     verified: tuple[Path, tuple[StrategyResult, ...], list[str]],
 ) -> None:
     folder, strategies, prompts = verified
-    assert {each.strategy.name for each in strategies} >= {"single", "unite", "vote", "fusion"}
+    counted = {"consensus"} if (folder.parent / "texts.yaml").exists() else {"unite", "vote"}
+    assert {each.strategy.name for each in strategies} >= {"single", "fusion", *counted}
     for result in strategies:
         name = label(result.strategy, [each.strategy for each in strategies])
         plan = plan_by_options(ServeOptions(run=str(folder), strategy=name), lambda _: None)
@@ -469,3 +485,5 @@ def test_each_strategy_serves_the_texts_that_were_verified(
                 client.completions.create(model="demo", prompt=prompt).choices[0].text for prompt in prompts[:ASKED]
             ]
         assert served == [answer.text for answer in result.replay.profile.answers[:ASKED]], name
+        if name == "consensus" and isinstance(plan, StrategyPlan):
+            assert served == [each.response.text for each in answered(plan, prompts[:ASKED])]

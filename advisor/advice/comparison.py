@@ -472,7 +472,7 @@ def _row(
     known = [price for price in prices if price is not None]
     seconds = question_seconds(found, held_out)
     return StrategyFigures(
-        **strategy_json(answered.strategy),
+        **strategy_json(strategy),
         n=n,
         split=held_out.task.split,
         accuracy=profile.accuracy,

@@ -7,8 +7,8 @@ bootstrap) is over the sub-pools. Where all strategies are compared, which takes
 (``--sub-pools``), of five pools.
 
 ``--only recommended`` says what the recommendation is worth, ``--only gains`` what it gains with few labels and how
-true what it promises is, ``--only copies`` what near copies of a model change, and ``--only learned`` measures the
-learned vote. What is promised comes from the other pools. With --save each keeps its figures in
+true what it promises is, ``--only copies`` what near copies of a model change, and ``--only consensus`` what a
+consensus of translations gains. What is promised comes from the other pools. With --save each keeps its figures in
 results/pools_NAME.json.
 """
 
@@ -28,13 +28,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from advisor.advice.comparison import compare_strategies, fitting_voters
+from advisor.advice.comparison import compare_strategies, fitting_voters, training_data
 from advisor.advice.recommendation import recommend
 from advisor.advice.rules import select
+from advisor.logs.join import DEV_SIZE, read_logs
+from advisor.options.new_run import SelectOptions
 from advisor.records import ALPHA, Limits, Profile
 from advisor.statistics import Floats, resampled_means, scores, z_value
-from advisor.strategies import ADVICE, default_strategy, largest_default
-from advisor.strategies.learned_vote import LearnedVote
+from advisor.strategies import ADVICE, largest_default
+from advisor.strategies.consensus import Consensus
 from advisor.strategies.replay import replay_all
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Single, Strategy
 from benchmarks._measure import Figure, arguments, progress, tell
@@ -58,9 +60,8 @@ COMPARED = 60
 _LARGE = ("single", "rules", "top3", "calls3", "calls4", "default", "calls6", "calls7", "gap15", "all")
 """What is told of large sub-pools."""
 _WIDE = 100.0
-TAUGHT = (100, 200, 600)
-"""Labels from which a learned vote learns."""
-TARGETS = {"math-l5": 0.8, "crux": 0.4, "mmlu-pro": 0.5, "bfcl-part": 0.0}
+TRANSLATIONS = ("wmt24-en-de", "wmt24-en-cs", "wmt24-ja-zh")
+_SPLITS = 10
 LABELS = (100, 300)
 BEFORE = 3.66
 """What the recommendation gained when all strategies competed (commit 5ce2e365), on 30 sub-pools of each setting."""
@@ -392,52 +393,40 @@ def _holds(points: float, error: float, truth: float, own: float) -> float:
     return float(abs(points - truth) <= z_value(ALPHA) * float(np.hypot(error, own)))
 
 
-def learned_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:
-    """The gains on the sub-pools of each pool, learned from some labels and judged by other questions."""
-    for name in _answered(folder, quick):
-        pool, key = read_pool(name, folder), name.replace("-", "_")
+def consensus_figures(folder: Path, quick: bool, count: int) -> Iterator[Figure]:  # noqa: ARG001
+    """What a consensus of texts gains over the best single system of the segments that choose; all others judge.
+
+    In random splits; the interval is from the least to the most.
+    """
+    for name in _answered(folder, quick, TRANSLATIONS):
+        logs = read_logs(SelectOptions(logs=(str(folder / f"{name}.jsonl.xz"),), metric="chrf"))
         values: Values = defaultdict(list)
-        for sub in sub_pools(pool, count):
-            for labels in TAUGHT:
-                _learn(sub, labels, values)
+        for seed in range(1 if quick else _SPLITS):
+            order = np.random.default_rng(seed).permutation(len(logs.examples)).tolist()
+            known, fresh = (
+                AnsweredSplit(logs.task("dev", part, 0), {key: own.part(part) for key, own in logs.profiles.items()})
+                for part in (order[:DEV_SIZE], order[DEV_SIZE:])
+            )
+            given = training_data(known, Limits(), can_vote=False, copies=())
+            found = replay_all(next(Consensus.learn(given)), fresh)
+            values["gain"].append(found.profile.accuracy - fresh.profiles[given.best].accuracy)
+            values["calls"].append(found.calls_per_question)
         for row, own in values.items():
-            target = TARGETS.get(name) if row == f"gain_learned_minus_default_vote_{TAUGHT[-1]}" else None
-            # The targets are those of all labels, which are 600 where a pool has enough questions.
-            figure = _mean(f"{key}_{row.removesuffix(f'_{TAUGHT[-1]}')}", own, "sub-pools; mean with its 95% interval")
-            yield figure if target is None else replace(figure, limit=f"at least {target:g}")
+            note = f"{len(own)} choices of {DEV_SIZE} segments"
+            limit = {"gain": "at least 1", "calls": "at most 2.7"}[row]
+            yield Figure(f"{name.replace('-', '_')}_{row}", float(np.mean(own)), min(own), max(own), limit, note)
 
 
-def _learn(sub: SubPool, labels: int, values: Values) -> None:
-    """What a sub-pool's learned vote gains and costs, with so many labels in all, or as many as it has."""
-    known = np.concatenate([sub.dev, sub.held_out])[:labels]
-    judge = sub.answered("held_out", sub.judge)
-    dev = sub.answered("dev", known[: min(len(sub.dev), labels // 2)])
-    voters = fitting_voters(list(dev.profiles.values()), Limits())
-    default = default_strategy(voters) if len(voters) >= FEWEST_VOTERS else Single(voters[:1])
-    learned = next(LearnedVote.learn(sub.taught(known)))
-    points, calls = [], []
-    for strategy in (learned, default):
-        voted = replay_all(strategy, judge)
-        points.append(voted.profile.accuracy)
-        calls.append(voted.calls_per_question)
-    values[f"gain_learned_minus_default_vote_{labels}"].append(points[0] - points[1])
-    values[f"plain_vote_stays_{labels}"].append(float(learned.same_as is not None))
-    if labels == TAUGHT[-1]:
-        values["gain_learned"].append(points[0] - sub.best(sub.judge))
-        values["calls_learned"].append(calls[0])
-        values["calls_default_vote"].append(calls[1])
-
-
-def _answered(folder: Path, quick: bool) -> list[str]:
+def _answered(folder: Path, quick: bool, names: Sequence[str] = ANSWERED) -> list[str]:
     """The pools with answers that are there; two for a quick try."""
-    return [name for name in ANSWERED if (folder / f"{name}.jsonl.xz").is_file()][: 2 if quick else None]
+    return [name for name in names if (folder / f"{name}.jsonl.xz").is_file()][: 2 if quick else None]
 
 
 PARTS: dict[str, Callable[[Path, bool, int], Iterator[Figure]]] = {
     "recommended": recommended_figures,
     "gains": gain_figures,
     "copies": copies_figures,
-    "learned": learned_figures,
+    "consensus": consensus_figures,
 }
 """What is measured besides the votes."""
 
