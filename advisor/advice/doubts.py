@@ -15,7 +15,7 @@ from advisor.advice.comparison import compare_strategies
 from advisor.advice.recommendation import recommend
 from advisor.advice.rules import rank, select
 from advisor.records import ALPHA, Answer, Doubt, Limits, Profile, join
-from advisor.run.result import Change, CutOff, DataWarning, RecommendedStrategy
+from advisor.run.result import DataWarning, RecommendedStrategy
 from advisor.statistics import Floats, accuracy_interval, is_binary, scores
 from advisor.strategies.replay import codes_of
 from advisor.strategies.strategy import AnsweredSplit
@@ -292,11 +292,6 @@ _FEWEST_ENDED = 10
 """Responses that ended, from which the others' lengths can be estimated."""
 _MOST_TOKENS = 1e9
 _NAMED = 3
-_WORDS: dict[Change, str] = {
-    "order": "the order of the candidates",
-    "set": "the set of the rules",
-    "recommendation": "the recommendation",
-}
 
 
 def finished_accuracy(profile: Profile) -> float | None:
@@ -344,8 +339,11 @@ def with_more_tokens(
     can_vote: bool,
     rules: Limits,
     apart: Collection[str] = (),
-) -> CutOff | None:
-    """What would change with more tokens: the order, the set of the rules or the recommendation; None if nothing."""
+) -> str | None:
+    """Sentences on what would change with more tokens: the order, the set of the rules or the recommendation.
+
+    None if nothing would.
+    """
     cut = sorted((each for each in dev.profiles.values() if each.truncated), key=lambda each: -each.truncated)
     if not cut and not any(each.truncated for each in held_out.profiles.values()):
         return None
@@ -353,27 +351,22 @@ def with_more_tokens(
     before, after = (
         select([each.standing for each in split.profiles.values()], rules, (), apart) for split in (dev, then)
     )
-    changes: list[Change] = []
+    changes = []
     if [each.model for each in before.decisions] != [each.model for each in after.decisions]:
-        changes.append("order")
+        changes.append("the order of the candidates")
     if before.selected != after.selected:
-        changes.append("set")
+        changes.append("the set of the rules")
     other = None
     if recommendation is not None:
         compared = compare_strategies(then, completed(held_out), can_vote=can_vote, rules=rules)
         other = recommend(compared, rules)
         if other is not None and other.key != recommendation.key:
-            changes.append("recommendation")
+            changes.append("the recommendation")
     if not changes:
         return None
     known = [enough_tokens(each) for each in cut]
     enough = max((tokens for tokens in known if tokens is not None), default=None) if None not in known else None
-    return CutOff(
-        changes=tuple(changes),
-        models=tuple(each.model for each in cut),
-        enough_tokens=enough,
-        text=_text(cut, changes, enough),
-    )
+    return _text(cut, changes, enough)
 
 
 def completed(split: AnsweredSplit) -> AnsweredSplit:
@@ -408,7 +401,7 @@ def _completed(profile: Profile, easy: Floats, right: Sequence[str | None]) -> P
     return replace(profile, answers=tuple(changed.get(n, answer) for n, answer in enumerate(profile.answers)))
 
 
-def _text(cut: Sequence[Profile], changes: Sequence[Change], enough: int | None) -> str:
+def _text(cut: Sequence[Profile], changes: Sequence[str], enough: int | None) -> str:
     named = [f"{each.truncated:,} of {len(each.answers):,} responses of {each.model}" for each in cut[:_NAMED]]
     if len(cut) > _NAMED:
         named.append(f"some of {len(cut) - _NAMED} others")
@@ -418,5 +411,5 @@ def _text(cut: Sequence[Profile], changes: Sequence[Change], enough: int | None)
     tokens = "" if enough is None else f" About {enough:,} tokens would be enough for {ENOUGH:.0%} of the responses."
     return (
         f"{who} were cut off at a token limit{' and count as wrong' if are_wrong else ''}. If they were right as often "
-        f"as the others, {join([_WORDS[change] for change in changes])} would change.{tokens}"
+        f"as the others, {join(changes)} would change.{tokens}"
     )

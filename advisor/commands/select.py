@@ -395,13 +395,12 @@ def _with_recommendation(
     cut_off = with_more_tokens(*splits, recommendation, can_vote=can_vote, rules=options.rules, apart=apart)
     blocks = no_advice(advice.doubts, recommendation, len(splits[0].profiles))
     doubts = (each.text for each in advice.doubts if each is not blocks)
-    warnings = (*doubts, *notes, cut_off.text if cut_off else None, moved_warning(compared.moved))
+    warnings = (*doubts, *notes, cut_off, moved_warning(compared.moved))
     return advice.model_copy(
         update={
             "recommendation": recommendation,
             "no_advice": blocks,
             "warnings": tuple(each for each in warnings if each),
-            "cut_off": cut_off,
             "ceiling": compared.ceiling,
             "not_compared": compared.not_compared,
         }

@@ -357,23 +357,6 @@ class OracleGain(Schema):
     """the questions, dev and held-out together"""
 
 
-Change = Literal["order", "set", "recommendation"]
-
-
-class CutOff(Schema):
-    """What would change if the models had more tokens."""
-
-    changes: tuple[Change, ...] = ()
-    """what would change if they were right as often as the others: the `order` of the candidates, the `set` of the
-    rules, the `recommendation`"""
-    models: tuple[Line, ...] = ()
-    """the candidates with cut-off responses to the dev questions, those with the most first"""
-    enough_tokens: Count | None = None
-    """tokens that would be enough for 95% of the responses of each; null if they cannot be estimated"""
-    text: Line = ""
-    """all of this in sentences, which `warnings` has, too"""
-
-
 class DataWarning(Schema):
     """Why the figures of the candidates may mislead."""
 
@@ -420,8 +403,6 @@ class AdviceSection(Schema):
     """what the reader must know besides, each a sentence"""
     ceiling: OracleGain | None = None
     """what strategies of all models that answered every question can gain at most; null if nothing was compared"""
-    cut_off: CutOff | None = None
-    """what would change if the models had more tokens; null if nothing would"""
     doubts: tuple[DataWarning, ...] = ()
     """why the figures of the candidates may mislead"""
     not_compared: tuple[UncomparedStrategy, ...] = ()
