@@ -172,9 +172,7 @@ def fitting_voters(profiles: Sequence[Profile], rules: Limits) -> tuple[str, ...
     return close_voters([each for each in ranked if each.model not in copies], rules)
 
 
-def training_data(
-    questions: AnsweredSplit, rules: Limits, *, can_vote: bool, copies: Collection[str]
-) -> TrainingData:
+def training_data(questions: AnsweredSplit, rules: Limits, *, can_vote: bool, copies: Collection[str]) -> TrainingData:
     """What strategies are learned from, with the models that a vote can have: those that are no `copies`."""
     profiles = list(questions.profiles.values())
     ranked = sorted((each for each in profiles if each.model not in copies), key=rank)
