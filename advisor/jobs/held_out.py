@@ -199,7 +199,7 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
             chosen = replace(chosen, trouble=str(error))
             continue
         decoded = Decoded(predicted.models, config.options.method)
-        replay = Replay(together, calls=((decoded.members, together),))
+        replay = Replay(together, calls=((decoded.members, together, 0),))
         chosen = replace(chosen, written={**chosen.written, decoded: replay})
         expected[decoded] = expected_gain(decoded, *chosen.splits(config, config.held_out))
     if not expected:
