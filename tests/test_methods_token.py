@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +158,9 @@ def rule_with_threshold(threshold: float) -> Rule:
     return rule
 
 
-def rule_of_safe(judges: Sequence[ReferenceMember], z: Sequence[torch.Tensor], text: bytes) -> tuple[Entry, bool]:
+def rule_of_safe(
+    judges: Sequence[ReferenceMember], z: Sequence[torch.Tensor], text: bytes, geometric: bool = False
+) -> tuple[Entry, bool]:
     union = {entry for judge, own in zip(judges, z, strict=True) for entry in judge.top(own, 10)}
     shares: list[dict[Entry, float]] = []
     for judge, own in zip(judges, z, strict=True):
@@ -166,13 +168,16 @@ def rule_of_safe(judges: Sequence[ReferenceMember], z: Sequence[torch.Tensor], t
         powers = {entry: 0.0 if token is None else math.exp(own[token]) for entry, token in ids.items()}
         shares.append({entry: power / sum(powers.values()) for entry, power in powers.items()})
     mean = {entry: sum(p[entry] for p in shares) / len(shares) for entry in union}
+    if geometric:
+        mean = {entry: math.prod(p[entry] for p in shares) ** (1 / len(shares)) for entry in union}
+        mean = {entry: each / sum(mean.values()) for entry, each in mean.items()}
     favourite = max(union, key=lambda e: shares[0][e])
     agreed = mean[favourite] > 0.5 or all(p[favourite] == max(p.values()) for p in shares)
     after = text if isinstance(favourite, str) else text + judges[0].token_bytes(judges[0].id_of(favourite) or 0)
     border = all(j.continuation(after)[: len(j.continuation(text))] == j.continuation(text) for j in judges[1:])
     if agreed or not border:
         return favourite, False
-    if max(mean.values()) < 0.5:
+    if max(mean.values()) < 0.5 and not geometric:
         takers = [t for t in union if t in judges[0].candidates and mean[t] > 0.1]
         begun = {e: [t for t in takers if isinstance(e, bytes) and e.startswith(t)] for e in union}  # type: ignore[arg-type]
         moved = dict.fromkeys(union, 0.0)
@@ -190,6 +195,7 @@ RULES: dict[str, tuple[Rule, dict[str, object]]] = {
     "gac": (rule_of_gac, {"method": "gac"}),
     "gac-threshold": (rule_with_threshold(0.5), {"method": "gac-threshold"}),
     "safe": (rule_of_safe, {"method": "safe"}),
+    "safe, geometric": (partial(rule_of_safe, geometric=True), {"method": "safe", "mean": "geometric"}),
 }
 
 
