@@ -78,7 +78,10 @@ def about(
         bool, typer.Option("--debug", help="Show the traceback of an error; can also follow a command.")
     ] = False,
 ) -> None:
-    """Find out which of your language models to ensemble, in which order, and whether it pays."""
+    """Find out which of your language models to ensemble, in which order, and whether it pays.
+
+    A file, a folder or the URL of a server may take the place of a command: advisor alone shows how.
+    """
 
 
 for name, options in COMMANDS.items():
