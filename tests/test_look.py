@@ -63,15 +63,14 @@ def test_questions_become_a_task_file_which_goes_with_a_pool(place: Place) -> No
         assert "models.txt:1: no server answers at http://127.0.0.1:1/v1" in both.err
 
 
-def test_a_pool_and_a_server_say_the_next_command_and_what_is_missing(place: Place, raw: Raw) -> None:
-    place.pool(POOL_LINE, "org/model")
+def test_a_pool_and_a_server_say_the_next_command_and_a_look_at_a_file_asks_no_server(place: Place, raw: Raw) -> None:
+    raw.answer = lambda _path, _body: models("m", "other")
+    place.pool(f"openai:{raw.url}#*", "org/model")
     ran = place.advisor("models.txt")
-    assert (ran.status, ran.err) == (0, "")
-    assert ran.out.startswith(
-        "models.txt is a pool of 2 models. Next, with the questions:\n  advisor select --pool mod"
-    )
-    raw.answer = lambda _path, _body: models("m")
-    assert f"{raw.url} is a pool of 1 model. Next," in place.advisor(raw.url).out
+    assert (ran.status, ran.err, raw.asked) == (0, "", [])
+    assert ran.out.startswith("models.txt is a pool. Next, with the questions:\n  advisor select --pool models.txt --t")
+    shown = f"{raw.url}#* has m, other. Next, with the questions:\n  advisor select --pool '{raw.url}#*' --task TASK\n"
+    assert place.advisor(raw.url).out.startswith(shown)
 
 
 def test_a_bundled_pool_is_run_on_the_bundled_questions_whatever_files_there_are(place: Place) -> None:

@@ -21,8 +21,9 @@ from advisor.tasks.draft.guesses import guess
 from advisor.tasks.load import find_task
 from advisor.tasks.task_file import read_definition
 from ensemble.common.files import exists
-from ensemble.common.text import counted, visible
+from ensemble.common.text import first_of, visible
 from ensemble.errors import InputError
+from ensemble.servers.address import ALL
 
 SCREEN = """\
 Find out which of your language models to combine, how, and whether it pays.
@@ -123,8 +124,13 @@ def _metric_for(table: Path | None) -> list[str]:
 
 def _show_next(pools: Sequence[str], tasks: Sequence[str]) -> None:
     """Print the command that a pool, or a task file, is for, and what it lacks."""
-    for pool in pools:
-        print(visible(f"{pool} is a pool of {counted(len(read_pool(pool)), 'model')}. Next, with the questions:"))
+    for given in pools:
+        pool, kind = given, "is a pool"
+        # A file may name servers of other people, and keys, so a look contacts none of them.
+        if URL.match(given):
+            pool = given if "#" in given else f"{given}#{ALL}"
+            kind = f"has {first_of([each.name for each in read_pool(pool)], 20)}"
+        print(visible(f"{pool} {kind}. Next, with the questions:"))
         print(visible(f"  advisor select --pool {shlex.quote(pool)} --task TASK"))
         print("TASK is a task file, as `advisor init DATA` writes one, or a name that `advisor tasks` lists.")
     for task in tasks:
