@@ -127,7 +127,7 @@ def print_tables(result: Result) -> None:
     tables = []
     # A table with the set of the rules alone would say nothing new.
     prediction = result.prediction
-    if prediction and (prediction.set_by != "rules" or not prediction.sets[0].rules):
+    if prediction and not prediction.sets[0].rules:
         tables.append(predicted(result)[0])
     if result.ensemble:
         tables.append(held_out(result.ensemble, result.measure))

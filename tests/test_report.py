@@ -509,7 +509,7 @@ def single_with_groups(result: dict[str, Any]) -> dict[str, Any]:
 
 def without_predictions(result: dict[str, Any]) -> dict[str, Any]:
     strategies = [{**row, "predicted_gain": None} for row in result["strategies"]]
-    return {**result, "strategies": strategies, "prediction": {"set_by": "rules", "sets": []}}
+    return {**result, "strategies": strategies, "prediction": {"sets": []}}
 
 
 def without_groups(result: dict[str, Any]) -> dict[str, Any]:
