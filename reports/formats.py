@@ -14,7 +14,8 @@ from advisor.run.result import Result
 from advisor.run.sentences import summary
 from ensemble.common import text
 from ensemble.saved.model_card import escaped
-from reports.sections.strategies import certainty, headline, measured_gain, verdict_headline
+from reports.sections.ensemble import certainty
+from reports.sections.strategies import headline, measured_gain, verdict_headline
 from reports.tables import Table, as_latex, as_markdown, held_out, leaderboard, strategies
 
 _TEMPLATES = Path(__file__).with_name("templates")

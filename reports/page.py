@@ -23,29 +23,19 @@ from reports.charts.rows import add_scale, row_axes, write_value
 from reports.charts.svg import COLOURS, markup, plain_style
 from reports.report_data import TAGS, ReportData, joint_name, page_json
 from reports.sections import ensemble, judge, models, provenance, questions, strategies
-from reports.tables import compared_groups, compared_models, compared_pairs, has_baseline, leaderboard, pair_name
+from reports.tables import compared_groups, compared_models, compared_pairs, has_baseline, pair_name
 
-# The sections in the order of the page: the template's name, the title in the contents (none for the verdict, which is
-# above them), and what returns the template's values.
+# The sections in the order of the page: what decides, what shows it, what it rests on. Each has the template's name,
+# its subject, and what returns the template's values; `finding` among them is its title.
 SECTIONS: tuple[tuple[str, str, Callable[[ReportData], dict[str, Any] | None]], ...] = (
     ("verdict", "", strategies.verdict),
-    ("pareto", "Accuracy and cost", strategies.pareto),
     ("strategies", "Strategies", strategies.strategies),
-    ("groups", "Groups", strategies.groups),
-    ("group_models", "Groups and models", models.group_models),
-    ("prediction", "Prediction", ensemble.prediction),
-    ("looks", "Looks", ensemble.looks),
-    ("judge", "Judge", judge.judge),
-    ("set", "The set", strategies.decoded_set),
-    ("ensemble", "Together and alone", ensemble.together),
-    ("methods", "Methods", ensemble.methods),
-    ("leaderboard", "Leaderboard", lambda report: {"table": leaderboard(report.result)}),
-    ("map", "Map", models.accuracy_map),
-    ("pairs", "Pairs", models.pairs),
-    ("lengths", "Lengths", models.lengths),
-    ("cost", "Time", provenance.cost),
-    ("questions", "Questions", questions.questions),
     ("examples", "Examples", questions.examples),
+    ("models", "Models", models.models),
+    ("groups", "Groups", strategies.groups),
+    ("set", "Decoding together", ensemble.decoded_set),
+    ("judge", "Judge", judge.judge),
+    ("lengths", "Lengths", models.lengths),
     ("provenance", "Provenance", provenance.provenance),
 )
 
@@ -56,7 +46,6 @@ _SCRIPTS = (
     "make.js",
     "save.js",
     "tables.js",
-    "limits.js",
     "matrices.js",
     "steps.js",
     "explorer.js",
@@ -81,8 +70,12 @@ def write_page(path: Path, report: ReportData) -> Path:
         result=result,
         report=report,
         headline=strategies.headline(result),
-        sections=sections,
-        titles=[(name, title) for name, title, _ in SECTIONS if title and name in sections],
+        verdict=sections["verdict"],
+        sections=[
+            (name, subject, values[name]["finding"], sections[name])
+            for name, subject, _ in SECTIONS
+            if subject and name in sections
+        ],
         data=Markup(script_data(report)),
     )
 
@@ -142,26 +135,10 @@ def make_environment() -> Environment:
 
 
 def script_data(report: ReportData) -> str:
-    """Return the JSON for the map's limits and the example explorer, safe inside a ``script`` element."""
+    """Return the JSON for the example explorer and the table of questions, safe inside a ``script`` element."""
     result, samples = report.result, report.samples
     data = {
-        "rules": {
-            "maxGap": result.rules.max_gap,
-            "maxRatio": result.rules.max_length_ratio,
-            "maxModels": result.rules.max_models,
-            "unit": result.length_unit,
-        },
-        "candidates": [
-            {
-                "name": candidate.name,
-                "accuracy": candidate.accuracy,
-                "length": candidate.mean_length,
-                "failed": candidate.status == "failed",
-                **({"tokens": candidate.mean_tokens} if candidate.mean_tokens is not None else {}),
-                **({"thinks": 1} if candidate.thinks else {}),
-            }
-            for candidate in result.candidates
-        ],
+        "candidates": [{"name": candidate.name} for candidate in result.candidates],
         "joint": joint_name(result),
         "tags": TAGS,
         "opening": samples.opening if samples else "",

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from advisor.advice.compared_models import of_clusters
 from advisor.run.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
-from advisor.run.result import CandidateFigures, EnsembleResult, PredictedFigures, Result, StrategyFigures
+from advisor.run.result import CandidateFigures, EnsembleResult, Result, StrategyFigures
 from ensemble.common import text
 from ensemble.saved.model_card import escaped
 
@@ -17,8 +17,6 @@ STATUS_WORDS = {"primary": "Primary", "selected": "Chosen", "rejected": "Not cho
 INTERVAL = "95% interval"
 """What the interval of an accuracy is called."""
 _MOST_NAMES = 12
-_MOST_PREDICTED = 20
-_MOST_SETS = 1000
 _JOINS = {"token": "tokens", "span": "spans", "response": "responses", "control": "control"}
 
 
@@ -143,22 +141,19 @@ def strategies(result: Result) -> Table:
     def name(row: StrategyFigures) -> Cell:
         return Cell(row.title, detail=_members(row), tag="recommended" if row.key == key else "")
 
-    def probability(row: StrategyFigures) -> Cell:
-        p = "" if row.p_adjusted is None else f"p {text.p_value(row.p_adjusted)}"
-        return Cell(text.probability(row.probability), row.probability, p)
+    def points(row: StrategyFigures) -> Cell:
+        return Cell(text.points(result.level(row)), result.level(row))
 
     interval = text.interval_name(result.advice.confidence)
     columns = [
         Column("Strategy", name, "name", details="Models", data=fields("strategy", "members")),
-        accuracy(result.measure),
-        figures("expected_gain", "Expected", text.difference, interval=interval, label="Expected gain"),
-        figures("measured_gain", "Measured", text.difference, interval=interval, label="Measured gain"),
-        Column(
-            "Better",
-            probability,
-            label="Probability that it is better",
-            descending=True,
-            data=fields("p_adjusted", "probability"),
+        Column(result.measure.capitalize(), points, label=f"Expected {result.measure}", descending=True),
+        figures("accuracy", "Held-out", interval=INTERVAL, where="data"),
+        figures("expected_gain", "Gain", text.difference, interval=interval, label="Expected gain"),
+        figures("measured_gain", "Measured", text.difference, interval=interval, where="data"),
+        figures("p_adjusted", "p", text.chance, where="data"),
+        replace(
+            figures("probability", "Better", text.probability, label="Probability that it is better"), descending=True
         ),
         figures("calls_per_question", "Calls", text.decimals, label="Calls a question"),
         figures("tokens_per_question", "Tokens", text.length, label="Tokens a question", where="wide"),
@@ -168,7 +163,8 @@ def strategies(result: Result) -> Table:
         figures("price_per_1000", "Price of 1,000", text.price, label="Price of 1,000 questions"),
     ]
     best = next((row.best_single_model for row in rows if row.best_single_model), None)
-    title = f"Strategies, {text.counted(result.held_out, 'held-out question')}"
+    asked = max((row.questions or row.n for row in rows), default=0)
+    title = f"Strategies, {text.counted(asked, 'question')}"
     title += f", compared with {best} alone" if best else ""
     return make_table(title, rows, columns, lambda row: "recommended" if row.key == key else "")
 
@@ -200,68 +196,6 @@ def held_out(ensemble: EnsembleResult, measure: str) -> Table:
     ]
     title = text.counted(ensemble.n, f"{ensemble.split.replace('_', '-')} question".strip())
     return make_table(title, [ensemble, *ensemble.members], columns, lambda row: "together" if row is ensemble else "")
-
-
-def predicted(result: Result) -> tuple[Table, list[Mapping[str, Any]]]:
-    """The predicted gains of sets and strategies beside the measured ones, and the rows for a drawing of them."""
-    rows = [*(_sets(result) if result.can_decode else ()), *_voted(result)]
-    # A set that promises more than the measured ones is worth a row, even if it did not answer.
-    promising = [row for row in rows[:1] if row["measured_gain"] is None]
-    rows = [*promising, *(row for row in rows if row["measured_gain"] is not None)][:_MOST_PREDICTED]
-    interval = text.interval_name(result.advice.confidence)
-    measured = figures("measured_gain", "Measured gain", text.difference, interval=interval)
-    columns = [
-        Column("Set or strategy", lambda row: Cell(row["name"], detail=row["members"]), "name", "Models"),
-        figures("predicted_gain", "Predicted gain", text.difference, interval=interval),
-        replace(measured, cell=lambda row: Cell("not run") if row["measured_gain"] is None else measured.cell(row)),
-    ]
-    return make_table("Predicted and measured gains", rows, columns), rows
-
-
-def _promise(name: str, members: tuple[str, ...], note: str, of: Any, measured: Any) -> dict[str, Any]:
-    """A row of the predictions, with the predicted gain of one object and the measured one of another."""
-    more = len(members) - _MOST_NAMES
-    names = ", ".join(members[:_MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
-    return {
-        "name": name,
-        "members": f"{note}: {names}" if note else names,
-        "predicted_gain": of.predicted_gain,
-        "predicted_gain_ci": of.predicted_gain_ci,
-        "measured_gain": measured.measured_gain,
-        "measured_gain_ci": getattr(measured, "measured_gain_ci", None),
-    }
-
-
-def _predictions(result: Result) -> tuple[PredictedFigures, ...]:
-    return result.prediction.sets[:_MOST_SETS] if result.prediction else ()
-
-
-def _sets(result: Result) -> list[Mapping[str, Any]]:
-    # The strategies have the interval of what was measured; the sets have the points only.
-    together = {row.members: row for row in result.strategies if row.is_decoded}
-    chosen = tuple(candidate.model for candidate in result.chosen)
-    found: list[Mapping[str, Any]] = []
-    for number, each in enumerate(_predictions(result), start=1):
-        row = together.get(each.models)
-        # That of a set which was run uses all questions, and the expected gain lies between it and the measured one.
-        of = each if row is None or row.predicted_gain is None else row
-        if of.predicted_gain is not None and each.models:
-            source = "predicted with all questions" if of is row else "predicted from the dev questions alone"
-            words = ("chosen by the rules" if each.rules else "", "used" if each.models == chosen else "", source)
-            # A drawing has no room for all names.
-            name = f"Set {number}, {text.counted(len(each.models), 'model')}"
-            found.append(_promise(name, each.models, ", ".join(filter(None, words)), of, row or each))
-    return found
-
-
-def _voted(result: Result) -> list[Mapping[str, Any]]:
-    sets = {each.models for each in _predictions(result)}
-    return [
-        _promise(row.title, row.members, "", row, row)
-        for row in result.strategies
-        # A set that decodes together is among the sets.
-        if row.predicted_gain is not None and not (row.is_decoded and row.members in sets)
-    ]
 
 
 def methods(evaluation: Evaluation, measure: str) -> Table:

@@ -17,10 +17,9 @@ from rich.text import Text
 from advisor.advice.compared_models import gate_texts, shown_pairs
 from advisor.run.evaluation import Evaluation
 from advisor.run.figures import JudgeSection
-from advisor.run.result import MEASURES, RecommendedStrategy, Result
-from advisor.run.sentences import on_split, on_strategy, summary
+from advisor.run.result import MEASURES, Result
+from advisor.run.sentences import commands, on_split, on_strategy, summary
 from ensemble.common.text import counted, shortened, visible
-from ensemble.servers.address import read_address
 from reports.tables import (
     Cell,
     Table,
@@ -31,7 +30,6 @@ from reports.tables import (
     held_out,
     leaderboard,
     methods,
-    predicted,
     strategies,
 )
 
@@ -125,10 +123,6 @@ def print_tables(result: Result) -> None:
     if by_tokens and result.rules.think is None and any(each.reason_code == "length" for each in result.candidates):
         console.print("--think apart lets each model think alone: then only the lengths of the answers are compared.")
     tables = []
-    # A table with the set of the rules alone would say nothing new.
-    prediction = result.prediction
-    if prediction and not prediction.sets[0].rules:
-        tables.append(predicted(result)[0])
     if result.ensemble:
         tables.append(held_out(result.ensemble, result.measure))
     if result.strategies:
@@ -136,21 +130,7 @@ def print_tables(result: Result) -> None:
     for table in tables:
         console.print()
         console.print(draw(table, console.width))
-    if note := _of_gains(result):
-        console.print(note)
     _print_judge(result.judge, console)
-
-
-def _of_gains(result: Result) -> str:
-    """Why the gains are not the differences of the points that the table shows; empty if they are."""
-    row = next((row for row in result.strategies if row.questions is not None and row.questions != row.n), None)
-    if row is None:
-        return ""
-    how = "cross-fitted over all" if row.cross_fitted else "estimated from all"
-    return (
-        f"Gains are in points, {how} {row.questions:,} dev and held-out questions, so they are not just the "
-        "differences of the points."
-    )
 
 
 def print_methods(evaluation: Evaluation) -> None:
@@ -189,14 +169,8 @@ def print_next(result: Result, report: Path) -> None:
     link = Style(link=report.absolute().as_uri())
     console.print(Text.assemble("Report: ", (visible(str(report)), link)), soft_wrap=True)
     if recommendation:
-        run = shlex.quote(str(report.parent))
-        group = " --group NAME" if recommendation.key.groups else ""
-        models = check = _consent(result, recommendation)
-        if not result.can_decode:
-            # Where the models of logs are is not known here.
-            models, check = " --pool FILE", " --logs FILE"
-        use = f"Use it: advisor run {run} QUESTION{group}{models}, or advisor serve {run}{models}"
-        console.print(_plain(f"{use}. Does it still hold? advisor check {run}{check}"), soft_wrap=True)
+        run, serve, check = commands(result, shlex.quote(str(report.parent)), "QUESTION")
+        console.print(_plain(f"Use it: {run}, or {serve}. Does it still hold? {check}"), soft_wrap=True)
 
 
 def print_comparison(comparison: Mapping[str, Any]) -> None:
@@ -211,14 +185,6 @@ def print_comparison(comparison: Mapping[str, Any]) -> None:
     for sentence in (*comparison["text"], *gate_texts(comparison)):
         # In a pipe a sentence stays one line, so that programs find it.
         console.print(_plain(sentence), soft_wrap=not console.is_terminal)
-
-
-def _consent(result: Result, recommendation: RecommendedStrategy) -> str:
-    """The options that let a command contact the servers of a strategy: those of the pool file that was just used."""
-    sources = [result.provenance.models.get(name) for name in recommendation.members]
-    remote = [each.remote for each in sources if each is not None and each.remote is not None]
-    found = [read_address(each.address, "the pool").origin for each in remote]
-    return "".join(f" --allow-server {shlex.quote(server)}" for server in dict.fromkeys(found))
 
 
 def _print_judge(judged: JudgeSection | None, console: Console) -> None:

@@ -214,7 +214,7 @@ def recommend(strategies: list[dict[str, Any]]) -> dict[str, Any] | None:
         **best,
         "method": "unite" if best["strategy"] == "unite" else None,
         "min_gain": 0.0,
-        "text": f"{what}: over {best['best_single_model']} the expected gain is {best['expected_gain']:+.1f} points.",
+        "text": f"{what}.",
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -43,12 +42,12 @@ def figures(report: ReportData) -> Figures:
 
 
 def every(figures: Figures) -> list[str]:
-    both = [svg for name in ("map", "ensemble", "lengths", "methods") for svg in figures[name]["figure"].values()]
-    return [*both, figures["verdict"]["figure"]]
+    parts = (figures["strategies"], figures["models"]["map"], figures["set"]["together"], figures["set"]["methods"])
+    return [svg for part in (*parts, figures["lengths"]) for svg in part["figure"].values()]
 
 
 def test_everything_is_drawn(figures: Figures) -> None:
-    assert len(every(figures)) == 4 * 2 + 1
+    assert len(every(figures)) == 5 * 2
 
 
 def test_drawings_are_xml_with_the_themes_colours_and_no_style_or_id(figures: Figures) -> None:
@@ -72,46 +71,18 @@ def test_every_drawing_says_what_it_shows(figures: Figures) -> None:
     assert all(len(ElementTree.fromstring(svg).get("aria-label", "")) > 20 for svg in every(figures))
 
 
-@pytest.mark.parametrize("size", ["wide", "narrow"])
-def test_the_region_is_where_the_rules_put_it(figures: Figures, result: Result, size: str) -> None:
-    assert result.primary is not None
-    root = ElementTree.fromstring(figures["map"]["figure"][size])
-    at = {name.removeprefix("data-"): float(value) for name, value in root.attrib.items() if name.startswith("data-")}
-
-    def x(value: float) -> float:
-        share = math.log(value / at["x-low"]) / math.log(at["x-high"] / at["x-low"])
-        return at["left"] + share * (at["right"] - at["left"])
-
-    def y(value: float) -> float:
-        return at["bottom"] + (value - at["y-low"]) / (at["y-high"] - at["y-low"]) * (at["top"] - at["bottom"])
-
-    path = root.find("g[@data-region]/path")
-    assert path is not None
-    corners = [tuple(map(float, corner)) for corner in re.findall(r"[ML] (\S+) (\S+)", path.get("d", ""))]
-    length, accuracy = result.primary.mean_length or 0, result.primary.accuracy or 0
-    expected = {
-        "left": x(length / result.rules.max_length_ratio),
-        "right": x(length * result.rules.max_length_ratio),
-        "bottom": y(accuracy - result.rules.max_gap),
-    }
-    assert min(corner[0] for corner in corners) == pytest.approx(expected["left"], abs=0.05)
-    assert max(corner[0] for corner in corners) == pytest.approx(expected["right"], abs=0.05)
-    assert max(corner[1] for corner in corners) == pytest.approx(expected["bottom"], abs=0.05)
-
-
-def test_each_candidate_shows_the_one_mark_of_its_status(figures: Figures, result: Result) -> None:
-    root = ElementTree.fromstring(figures["map"]["figure"]["wide"])
-    shown = {int(mark.get("data-point", "")): mark.get("data-shape") for mark in root.findall("g[@data-shown='1']")}
-    assert shown == {place: each.status for place, each in enumerate(result.candidates) if each.status != "failed"}
+def test_each_candidate_has_one_mark_with_its_name_and_figures(figures: Figures, result: Result) -> None:
+    root = ElementTree.fromstring(figures["models"]["map"]["figure"]["wide"])
+    titles = [(title.text or "").partition(":")[0] for title in root.iter("title")]
+    assert sorted(titles) == sorted(each.name for each in result.candidates if each.status != "failed")
 
 
 def test_names_are_written_as_they_are(tmp_path: Path) -> None:
     made = make_result()
     made["candidates"][0]["model"] = "$x^2$ <b>&"
     with plain_style():
-        drawn = models.accuracy_map(read(write_json(tmp_path, made)))
-    assert drawn is not None
-    svg = drawn["figure"]["wide"]
+        drawn = models.models(read(write_json(tmp_path, made)))
+    svg = drawn["map"]["figure"]["wide"]
     texts = [element.text for element in ElementTree.fromstring(svg).iter("text")]
     assert "$x^2$ <b>&" in texts
 
@@ -119,7 +90,7 @@ def test_names_are_written_as_they_are(tmp_path: Path) -> None:
 def test_a_pair_without_a_value_is_an_empty_cell(tmp_path: Path) -> None:
     made = make_result()
     made["pairs"][0]["length_ratio"] = None
-    pairs = models.pairs(read(write_json(tmp_path, made)))
+    pairs = models.pairs(read(write_json(tmp_path, made)).result)
     assert pairs is not None
     _, staircase = pairs["matrices"][1]
     cells = [cell for _, row in staircase for cell in row]
@@ -171,7 +142,7 @@ def test_a_mark_outside_of_the_scale_is_drawn_at_its_end() -> None:
 
 
 def test_methods_stand_on_lines_of_their_own_by_accuracy_and_cost(figures: Figures) -> None:
-    for svg in figures["methods"]["figure"].values():
+    for svg in figures["set"]["methods"]["figure"].values():
         root = ElementTree.fromstring(svg)
         titles = [title.text or "" for title in root.iter("title")]
         # Each has a mark on either scale; what was left out has none.

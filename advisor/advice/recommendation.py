@@ -252,12 +252,8 @@ def _text(
             unit = "call of a question" if best.price_per_1000 is None else "multiple of its price"
             enough = f"at least {LEAST_PER_CALL:g} points for each {unit} (--min-gain)"
         return f"{best.key.describe()}: no other strategy{within} is expected to gain {enough}.{end}"
-    # What was measured, how sure it is, and what it costs are other fields, which have their own lines.
-    expected = describe_gain(_expected(best), best.expected_gain_ci)
-    return (
-        f"{best.key.describe()}: over {best.best_single_model}, the best single model, the expected gain is "
-        f"{expected}.{end}"
-    )
+    # What it gains, how sure it is, and what it costs are other fields, which have their own lines.
+    return f"{best.key.describe()}.{end}"
 
 
 def _other_best(best: StrategyFigures, results: Sequence[StrategyFigures], rules: Limits) -> str:

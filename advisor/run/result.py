@@ -602,6 +602,26 @@ class Result(Schema):
         return next((candidate for candidate in self.candidates if candidate.model == name), self.primary)
 
     @property
+    def alone(self) -> StrategyFigures | None:
+        """The row of the best single model among the strategies; None if it has none."""
+        return next((row for row in self.strategies if row.is_single and row.members == (row.best_single_model,)), None)
+
+    @property
+    def single_level(self) -> float | None:
+        """The points of the best single model on the questions that gains are estimated from."""
+        runs = [run for run in (*self.strategies, self.ensemble) if run]
+        names = {run.best_single_model for run in runs}
+        own = [each.accuracy_all for each in self.single_models if each.model in names]
+        return next((each for each in (*own, *(run.best_single_accuracy for run in runs)) if each is not None), None)
+
+    def level(self, row: StrategyFigures) -> float | None:
+        """The points to expect of a strategy: the best single model's and the expected gain, as they are shown."""
+        before = self.single_level
+        if before is None or row.expected_gain is None:
+            return row.accuracy
+        return round(before, 1) + round(row.expected_gain, 1)
+
+    @property
     def roles(self) -> dict[str, str]:
         """What each model does in the recommended strategy, by name; models that are not in it are left out."""
         own = self.advice.recommendation

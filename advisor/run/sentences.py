@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 
 from advisor.records import ALPHA, MOST_NEEDED, join
@@ -13,6 +14,7 @@ from advisor.strategies import ADVICE
 from advisor.strategies.router import Router
 from advisor.strategies.self_consistency import SelfConsistency
 from ensemble.common import text
+from ensemble.servers.address import read_address
 
 _PROBABILITIES = (0.9, 0.95, 0.97, 0.99)
 """Which of them more labels would reach is said: the first one that is larger."""
@@ -28,20 +30,37 @@ def summary(result: Result) -> dict[str, str]:
         return {"No advice yet": none.text, "So far": row.text if row else ""}
     if row is None:
         return {"Recommended": "nothing yet, because no strategy was compared on held-out questions."}
-    gain, ends = row.expected_gain, row.expected_gain_ci
-    # Of grades, no question is right or wrong.
-    is_told = not (row.is_single or result.is_graded or gain is None or ends is None)
     told = {
         "Recommended": row.text,
-        "That is": text.of_thousand(gain or 0.0, ends) if is_told else "",
+        "Expected gain": "" if row.is_single else _gain(result, row),
         "Where": "" if row.is_single else source_of_gain(row.groups or ()),
         "Your router": _on_router(result),
-        "What is possible": ceiling_in_words(result),
         "How sure": _certainty(result, row),
-        "Cost": _cost(row),
+        "Cost": _costs(result, row),
         "At equal cost": _at_equal_cost(result, row),
     }
     return {name: sentence for name, sentence in told.items() if sentence}
+
+
+def _gain(result: Result, row: StrategyFigures) -> str:
+    """The expected gain with its interval, and the points before and after it."""
+    if row.expected_gain is None or row.best_single_model is None:
+        return ""
+    ends = row.expected_gain_ci
+    interval = f" ({text.interval_name(result.advice.confidence)} {text.difference_interval(ends)})" if ends else ""
+    gain = f"{text.difference(row.expected_gain)} points over {row.best_single_model}, the best single model{interval}"
+    before, of = result.single_level, "points" if result.is_graded else "right of 100 questions"
+    if before is None:
+        return f"{gain}."
+    return f"{gain}: {text.points(result.level(row))} {of} in place of {text.points(before)}."
+
+
+def _costs(result: Result, row: StrategyFigures) -> str:
+    """What a strategy costs, beside the best single model."""
+    alone = result.alone
+    if row.is_single or alone is None:
+        return _cost(row)
+    return f"{_cost(row)}; {alone.title} takes {_cost(alone)}"
 
 
 def _certainty(result: Result, row: StrategyFigures) -> str:
@@ -71,6 +90,27 @@ def _best_of(result: Result, best: str) -> str:
     return (
         f"{best} is the best of {text.in_words(len(known) + 1)} models with probability "
         f"{text.probability(own.best_probability)}; {others[0].model} is {behind} points behind."
+    )
+
+
+def commands(result: Result, folder: str, question: str) -> tuple[str, ...]:
+    """The commands that run, serve and check the recommended strategy, with the permissions that they need; else empty.
+
+    Runs on logs need a pool file, because logs have the names of models and not their places.
+    """
+    own = result.advice.recommendation
+    if own is None:
+        return ()
+    sources = [result.provenance.models.get(name) for name in own.members]
+    servers = [read_address(each.remote.address, "the pool").origin for each in sources if each and each.remote]
+    needed = "".join(f" --allow-server {shlex.quote(server)}" for server in dict.fromkeys(servers))
+    models, check = (needed, needed) if result.can_decode else (" --pool models.txt", " --logs FILE")
+    # One of the groups, so that the command works as it stands.
+    group = f" --group {shlex.quote(own.key.groups[0])}" if own.key.groups else ""
+    return (
+        f"advisor run {folder} {question}{group}{models}",
+        f"advisor serve {folder}{models}",
+        f"advisor check {folder}{check}",
     )
 
 
@@ -139,23 +179,6 @@ def _at_equal_cost(result: Result, row: StrategyFigures) -> str:
         f"{drawn.title} have {', and this has '.join(costs)}: {verdict} (by all {row.questions or row.n:,} questions "
         f"{text.difference(row.over_draws)} points, {text.interval_name(result.advice.confidence)} "
         f"{text.difference_interval(row.over_draws_ci)})."
-    )
-
-
-def ceiling_in_words(result: Result) -> str:
-    """What votes and routers of a run's models can gain at most; empty if that is not known."""
-    ceiling = result.advice.ceiling
-    if ceiling is None:
-        return ""
-    most, here = text.points(ceiling.points_ci[1]), text.points(ceiling.points)
-    every = f" No model is right on {text.points(ceiling.all_wrong)}% of the questions."
-    if ceiling.all_wrong == 0:
-        every = " On each question at least one model is right."
-    if result.is_graded:
-        every = ""
-    return (
-        f"No vote or router of these models can gain more than {most} points over the best single model (95%; "
-        f"{here} on these {text.counted(ceiling.n, 'question')}).{every}"
     )
 
 

@@ -141,20 +141,6 @@ def interval_name(confidence: float) -> str:
     return f"{percent(confidence)} interval"
 
 
-def of_thousand(gain: float, ends: tuple[float, float] | None) -> str:
-    """Return a gain in points as a clause: ``of 1,000 questions, 33 more right (between 12 and 54)``."""
-    ten = round(10 * gain)
-    change = f"{abs(ten):,} {_direction(ten)} right" if ten else "as many right"
-    if ends is None:
-        return f"of 1,000 questions, {change}"
-    low, high = sorted((round(10 * ends[0]), round(10 * ends[1])))
-    if ten and low * ten >= 0 and high * ten >= 0:
-        # One direction for all three; of a loss the nearer end is the upper one.
-        least, most = sorted((abs(low), abs(high)))
-        return f"of 1,000 questions, {change} (between {least:,} and {most:,})"
-    return f"of 1,000 questions, {change} (between {abs(low):,} {_direction(low)} and {abs(high):,} {_direction(high)})"
-
-
 def verdict(word: str, of: str, over: str, margin: float | None = None) -> str:
     """What a comparison shows: ``B is better than A``; ``margin`` are the points within which both count as equal."""
     if word == "equal":
@@ -168,10 +154,6 @@ def verdict_in_table(word: str, margin: float, *, is_within: bool) -> str:
         return f"equal within {margin:g}" if word == "equal" else "cannot tell"
     # A large test set can show a difference that does not matter.
     return f"{word}, by less than {margin:g}" if is_within else word
-
-
-def _direction(change: int) -> str:
-    return "fewer" if change < 0 else "more"
 
 
 def ratio(value: float | None) -> str:

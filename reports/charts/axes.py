@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import Bbox
@@ -148,18 +149,31 @@ def write_names(
     """Write names beside their points, the most important first, as far as there is room; ticks would make it slow."""
     taken = [Bbox.from_bounds(x - _MARK, y - _MARK, 2 * _MARK, 2 * _MARK) for x, y in axes.transData.transform(marks)]
     lines = [box.transformed(axes.transData).padded(2) for box in avoid]
+    written: list[Bbox] = []
+    leaders: list[Path] = []
     for x, y, name, bold in names:
         colour = COLOURS["ink" if bold else "muted"]
         text = axes.text(
             x, y, name, fontsize=NAME_SIZE, color=colour, weight="bold" if bold else "normal", va="center_baseline"
         )
-        # A name across a line is better than none.
-        if not (_stands(text, axes, taken, lines) or _stands(text, axes, taken, ())):
+        # An important name across a line is better than none.
+        found = _place(text, axes, [*taken, *written], lines, written, leaders)
+        if found is None and bold:
+            found = _place(text, axes, [*taken, *written], (), written, leaders)
+        if found is None:
             text.remove()
+            continue
+        box, leader = found
+        written.append(box)
+        if leader is not None:
+            leaders.append(leader)
+            axes.plot(*axes.transData.inverted().transform(leader.vertices).T, color=COLOURS["muted"], linewidth=0.8)
 
 
-def _stands(text: Text, axes: Axes, taken: list[Bbox], lines: Sequence[Bbox]) -> bool:
-    """Move a text to the nearest free place, and add its box to ``taken``; return whether there is one."""
+def _place(
+    text: Text, axes: Axes, taken: list[Bbox], lines: Sequence[Bbox], written: list[Bbox], leaders: list[Path]
+) -> tuple[Bbox, Path | None] | None:
+    """Move a text to the nearest free place; return its box and the line that leads to it, None without a place."""
     point = axes.transData.transform(text.get_position())
     # There is room for half a line above the axes.
     size, room = text.get_window_extent(), Bbox.union([axes.bbox, axes.bbox.translated(2, 12)])
@@ -169,16 +183,17 @@ def _stands(text: Text, axes: Axes, taken: list[Bbox], lines: Sequence[Bbox]) ->
         above = up * ring * (_MARK + 1 + size.height / 2)
         left, bottom = point[0] + right - size.width * (1 - across) / 2, point[1] + above - size.height / 2
         box = Bbox.from_bounds(left, bottom, size.width, size.height)
+        leader = Path([point, point.clip(box.min, box.max)]) if ring > 1 else None
         # A text may be drawn a part of a pixel from the place that it is given.
-        if room.contains(*box.min) and room.contains(*box.max) and not box.padded(0.5).count_overlaps([*taken, *lines]):
-            break
-    else:
-        return False
-    taken.append(box)
-    # Held at the end that faces the point, because the browser's font is narrower than matplotlib's.
-    edge = {1: box.x0, 0: (box.x0 + box.x1) / 2, -1: box.x1}[across]
-    to_data = axes.transData.inverted()
-    text.set(position=to_data.transform((edge, (box.y0 + box.y1) / 2)), ha=_ALIGN[across])
-    if ring > 1:
-        axes.plot(*to_data.transform([point, point.clip(box.min, box.max)]).T, color=COLOURS["muted"], linewidth=0.8)
-    return True
+        if (
+            room.contains(*box.min)
+            and room.contains(*box.max)
+            and not box.padded(0.5).count_overlaps([*taken, *lines])
+            and not any(other.intersects_bbox(box.padded(1), filled=False) for other in leaders)
+            and not (leader and any(leader.intersects_bbox(other.padded(1), filled=False) for other in written))
+        ):
+            # Held at the end that faces the point, because the browser's font is narrower than matplotlib's.
+            edge = {1: box.x0, 0: (box.x0 + box.x1) / 2, -1: box.x1}[across]
+            text.set(position=axes.transData.inverted().transform((edge, (box.y0 + box.y1) / 2)), ha=_ALIGN[across])
+            return box, leader
+    return None

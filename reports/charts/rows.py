@@ -23,7 +23,7 @@ from reports.charts.axes import (
     reference,
     set_ticks,
 )
-from reports.charts.svg import COLOURS, figure_of, markup, new_figure
+from reports.charts.svg import figure_of, markup, new_figure
 
 if TYPE_CHECKING:
     from advisor.statistics import Interval
@@ -166,29 +166,6 @@ class Mark:
     ends: Interval | None
     shape: str
     what: str
-
-
-def draw_difference(points: float | None, ends: Interval | None) -> str | None:
-    """Draw one difference with its interval on a small scale; None if either is unknown."""
-    if points is None or ends is None:
-        return None
-    axes = add_axes(new_figure(NARROW, 64), 6, 26, NARROW - 6, 58)
-    axes.spines["bottom"].set_visible(False)
-    # The scale always shows zero, so that the reader sees whether the interval includes it, and has room for the words.
-    axes.set(xlim=linear_limits((*ends, 0.0), 0.24), ylim=(-1, 1))
-    axes.axhline(0, color=COLOURS["rule"], linewidth=1)
-    reference(axes, 0.0)
-    _gain_interval(axes, ends, 0, 4)
-    mark(axes, points, 0, shape_of(points))
-    # The words are above the line and the labels of the ends below it, because they may be close together.
-    words = [(0.0, (-6, 14), "right", "← worse"), (0.0, (6, 14), "left", "better →")]
-    labels = [(ends[0], (0, -20), "left"), (ends[1], (0, -20), "right")]
-    for x, offset, align, label in [*words, *((*each, text.difference(each[0])) for each in labels)]:
-        axes.annotate(
-            label, (x, 0), xytext=offset, textcoords="offset points", ha=align, va="center_baseline",
-            color=COLOURS["muted"], annotation_clip=False,
-        )  # fmt: skip
-    return markup(axes, f"The difference is {text.difference(points)}, interval {text.difference_interval(ends)}.")
 
 
 def draw_differences(rows: Sequence[tuple[str, Sequence[Mark], bool]], width: int, label: str) -> str | None:

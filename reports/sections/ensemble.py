@@ -1,8 +1,7 @@
-"""The set that decodes together, alone and by other methods, its prediction, and the looks at held-out questions."""
+"""The set that decodes together, its members alone, other methods, and the looks at held-out questions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from advisor.run.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
@@ -12,42 +11,73 @@ from advisor.strategies import tested
 from ensemble.common import text
 from reports.charts.axes import NARROW, both_widths, reference
 from reports.charts.rows import (
-    Mark,
     accuracy_and_cost,
     accuracy_mark,
     add_points_scale,
-    draw_differences,
     row_axes,
     shape_of,
     write_value,
 )
 from reports.charts.svg import markup
 from reports.report_data import ReportData
-from reports.tables import Cell, Column, figures, held_out, make_table, predicted, words
+from reports.tables import Cell, Column, figures, held_out, make_table, words
 from reports.tables import methods as methods_table
 
 _MOST_LOOKS = 100
 
 
-def together(report: ReportData) -> dict[str, Any] | None:
-    """Return the values of the template of the set and its members; None if the set has no accuracy."""
+def decoded_set(report: ReportData) -> dict[str, Any] | None:
+    """Return the template's values; None if the models cannot decode together, and no methods were compared."""
     result = report.result
+    found = {"together": _together(result), "looks": _looks(result), "methods": _methods(report)}
+    if not result.can_decode and not any(found.values()):
+        return None
+    return {
+        **found,
+        "finding": _finding(result),
+        "certainty": certainty(result),
+    }
+
+
+def _finding(result: Result) -> str:
+    names, size = f"{text.in_words(len(result.chosen))} models", len(result.chosen)
+    if size < 2:
+        return "By the rules, no two models can decode together"
+    if result.ensemble is None:
+        return f"By the rules, {names} can decode together; they were not run"
+    if result.advice.verdict == "unclear":
+        return f"Cannot tell whether {names} that decode together are better than one"
+    return f"{names.capitalize()} that decode together are {result.advice.verdict} than one"
+
+
+def certainty(result: Result, details: str = "the models") -> str:
+    """Return how certain the verdict on the set that decodes together is; `details` is what to look at for more."""
+    run = result.ensemble
+    if run is None:
+        return ""
+    changes = ""
+    if run.gained is not None and run.lost is not None:
+        recovered, broken = f"{run.gained:,}" if run.gained else "no", f"{run.lost:,}" if run.lost else "none"
+        noun = "question" if run.gained == 1 else "questions"
+        changes = (
+            f"The ensemble recovered {recovered} {noun} that the best single model gets wrong, and broke {broken}."
+        )
+    close = sum(bool(candidate.close_call) for candidate in result.candidates)
+    if not close:
+        return changes
+    noun = "decision of the rules was a close call" if close == 1 else "decisions of the rules were close calls"
+    return f"{changes} {text.in_words(close).capitalize()} {noun}; see {details}.".strip()
+
+
+def _together(result: Result) -> dict[str, Any] | None:
+    """The set and its members; None if the set has no accuracy."""
     run = result.ensemble
     figure = both_widths(lambda width: _draw(run, result, width)) if run else None
     return {"run": run, "table": held_out(run, result.measure), "figure": figure} if run and figure else None
 
 
-def prediction(report: ReportData) -> dict[str, Any] | None:
-    """Return the values of the prediction's template; None without a prediction."""
-    table, rows = predicted(report.result)
-    if not rows:
-        return None
-    return {"table": table, "figure": both_widths(lambda width: _draw_predictions(rows, width))}
-
-
-def looks(report: ReportData) -> dict[str, Any] | None:
-    """Return the values of the looks' template; None if the held-out questions were looked at only once."""
-    result = report.result
+def _looks(result: Result) -> dict[str, Any] | None:
+    """The looks at the held-out questions; None if there was only one."""
     if len(result.looks) < 2:
         return None
     columns = [
@@ -85,23 +115,6 @@ def _draw(run: EnsembleResult, result: Result, width: int) -> str | None:
     )
 
 
-def _draw_predictions(rows: Sequence[Mapping[str, Any]], width: int) -> str | None:
-    drawn = [
-        (
-            row["name"],
-            [
-                Mark(row["predicted_gain"], row["predicted_gain_ci"], "selected", "predicted"),
-                Mark(gain, row["measured_gain_ci"], shape_of(gain), "measured"),
-            ],
-            False,
-        )
-        for row in rows
-        if (gain := row["measured_gain"]) is not None
-    ]
-    label = f"Predicted and measured gains of {len(drawn)} sets and strategies; the table has the numbers."
-    return draw_differences(drawn, width, label)
-
-
 def _shows(look: InterimAnalysis) -> str:
     """What the test shows at a look; it ends with the first look that shows something."""
     if look.p_no_gain <= look.limit:
@@ -109,8 +122,8 @@ def _shows(look: InterimAnalysis) -> str:
     return "a loss" if look.p_no_loss <= look.limit else "nothing yet"
 
 
-def methods(report: ReportData) -> dict[str, Any] | None:
-    """Return the values of the methods' template; None without an evaluation."""
+def _methods(report: ReportData) -> dict[str, Any] | None:
+    """The methods side by side; None without an evaluation."""
     result, evaluation = report.result, report.evaluation
     if evaluation is None:
         return None

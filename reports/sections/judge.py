@@ -36,7 +36,9 @@ def judge(report: ReportData) -> dict[str, Any] | None:
         parts += [(f"advisor evaluate, {each.split} questions", evaluated, each) for each in splits]
     _, section, main = parts[0]
     candidates = {candidate.name for candidate in result.candidates}
+    name = judged.judges[0] if judged.judges else "a judge"
     return {
+        "finding": f"{name} {'compared' if judged.mode == 'pairwise' else 'graded'} the responses",
         "judged": judged,
         "parts": [(title, on_split(section, split), _table(title, section, split)) for title, section, split in parts],
         "met": [on_strategy(each) for each in judged.head_to_head[:_MOST_MEMBERS]],

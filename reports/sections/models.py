@@ -1,4 +1,4 @@
-"""The models of the pool: the leaderboard, groups, the map, the lengths of responses, and pairs."""
+"""The models of the pool: the leaderboard, the map, pairs, times, groups, and the lengths of responses."""
 
 from __future__ import annotations
 
@@ -11,15 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.transforms import Bbox
 
-from advisor.run.figures import GroupAccuracy
-from advisor.run.result import CandidateFigures, Result
+from advisor.run.figures import GroupAccuracy, Measured
+from advisor.run.result import CandidateFigures, EnsembleResult, Provenance, Result
 from ensemble.common import text
 from reports.charts.axes import (
-    BOTTOM,
-    LEFT,
     NARROW,
-    RIGHT,
-    TOP,
     WIDE,
     add_scales,
     both_widths,
@@ -33,23 +29,44 @@ from reports.charts.axes import (
 from reports.charts.rows import add_scale, row_axes
 from reports.charts.svg import COLOURS, markup, named
 from reports.report_data import ReportData
-from reports.tables import Cell, Column, make_table
+from reports.tables import Cell, Column, figures, leaderboard, make_table
 
 _MOST_GROUPS, _MOST_MODELS = 40, 40
 _SHADES = 9
 # With fewer questions an interval is at least 40 points wide for most accuracies.
 FEW = 20
-# On a wide and on a narrow map: more names would cover it, and a point has its name on hover.
-_MOST_NAMES = {True: 24, False: 10}
 _MOST_LENGTHS = 40  # candidates; with more, the page would show little else
 _HEIGHT = 0.42  # of the highest bar of a histogram, in rows
-MOST_CANDIDATES = 12  # with more, the cells have no room for their values, so the page has only the table
+MOST_CANDIDATES = 12  # with more, matrices have no room for their values, nor a map for the names of all
 MOST_PAIRS = 1000  # in the table: a hundred candidates have 4,950; those with the best candidates come first
 _Square = tuple[int | None, str, str]  # the level of its colour, its value, and what it is
 
 
+def models(report: ReportData) -> dict[str, Any]:
+    """Return the template's values."""
+    return {
+        "finding": _finding(report.result),
+        "table": leaderboard(report.result),
+        "map": _accuracy_map(report.result),
+        "pairs": pairs(report.result),
+        "cost": cost(report.result),
+    }
+
+
+def _finding(result: Result) -> str:
+    """Which model is the best one alone, and how far the next one is behind."""
+    known = [(each.accuracy_all, each.model) for each in result.single_models if each.accuracy_all is not None]
+    known = known or [(each.accuracy, each.name) for each in result.candidates if each.accuracy is not None]
+    known.sort(key=lambda each: -each[0])
+    if len(known) < 2:
+        return f"{known[0][1]} is the only model with answers" if known else "No model has an answer"
+    (best, name), (other, second) = known[:2]
+    behind = text.points(best - other)
+    return f"Alone, {name} is the best of {text.in_words(len(known))}; {second} is {behind} points behind"
+
+
 def group_models(report: ReportData) -> dict[str, Any] | None:
-    """Return the values of the template of groups and models; None if the questions have no groups."""
+    """The accuracy of each model in each group; None if the questions have no groups."""
     result = report.result
     models = [candidate for candidate in result.candidates if candidate.groups]
     # All questions where all models answered them: figures on other questions would not be comparable.
@@ -65,8 +82,8 @@ def group_models(report: ReportData) -> dict[str, Any] | None:
     shown = models[:_MOST_MODELS]
     # Of many groups the largest tell the most.
     names = sorted(sorted(sizes, key=lambda group: -sizes[group])[:_MOST_GROUPS])
-    figures = [each for candidate in shown for each in groups_of[candidate.name].values()]
-    accuracies = [each.accuracy for each in figures if each.accuracy is not None]
+    known_groups = [each for candidate in shown for each in groups_of[candidate.name].values()]
+    accuracies = [each.accuracy for each in known_groups if each.accuracy is not None]
     low, high = min(accuracies, default=0.0), max(accuracies, default=0.0)
 
     def size(group: str) -> Cell:
@@ -84,7 +101,14 @@ def group_models(report: ReportData) -> dict[str, Any] | None:
         return Column(candidate.name, cell, "text", descending=True, style="model")
 
     columns = [Column("Group", Cell, "name"), Column("Questions", size, descending=True), *map(column, shown)]
+
+    def spread(name: str) -> float:
+        known = [own[name].accuracy or 0.0 for own in groups_of.values() if name in own]
+        return max(known) - min(known) if sizes[name] >= FEW else 0.0
+
+    widest = max(names, key=spread)
     return {
+        "finding": f"The models differ most in {text.shortened(widest, 40)}: by {text.points(spread(widest))} points",
         "table": make_table("Groups and models", names, columns),
         "models": len(shown),
         "total": len(sizes),
@@ -92,15 +116,14 @@ def group_models(report: ReportData) -> dict[str, Any] | None:
         "has_all": has_all,
         "few": FEW,
         "has_few": any(sizes[name] < FEW for name in names),
-        "has_intervals": any(each.accuracy_ci for each in figures),
+        "has_intervals": any(each.accuracy_ci for each in known_groups),
     }
 
 
-def accuracy_map(report: ReportData) -> dict[str, Any] | None:
-    """Return the values of the map's template; None if no candidate's length is known."""
-    result = report.result
+def _accuracy_map(result: Result) -> dict[str, Any] | None:
+    """The map; None if no candidate's length is known."""
     figure = both_widths(lambda width: _draw_map(result, width))
-    return figure and {"figure": figure}
+    return figure and {"figure": figure, "unnamed": len(result.candidates) > MOST_CANDIDATES}
 
 
 def _draw_map(result: Result, width: int) -> str | None:
@@ -120,37 +143,32 @@ def _draw_map(result: Result, width: int) -> str | None:
     points = [
         (each, clipped(length, axes.get_xlim()), clipped(accuracy, axes.get_ylim())) for each, length, accuracy in known
     ]
-    avoid = _draw_region(axes, result) if result.can_decode else []
-    for candidate, x, _ in points:
-        if candidate.accuracy_ci:
-            low, high = (clipped(end, axes.get_ylim()) for end in candidate.accuracy_ci)
-            axes.plot([x, x], [low, high], color=COLOURS["muted"], linewidth=1)
-            avoid.append(Bbox([[x, low], [x, high]]))
     roles = result.roles
     shapes = {
         each.name: each.status if result.can_decode else "selected" if each.name in roles else "rejected"
         for each in result.candidates
     }
+    avoid = _draw_region(axes, result) if result.can_decode else []
+    for candidate, x, _ in points:
+        if candidate.accuracy_ci and (len(points) <= MOST_CANDIDATES or shapes[candidate.name] != "rejected"):
+            low, high = (clipped(end, axes.get_ylim()) for end in candidate.accuracy_ci)
+            axes.plot([x, x], [low, high], color=COLOURS["muted"], linewidth=1)
+            avoid.append(Bbox([[x, low], [x, high]]))
     names = [
         (x, y, text.shortened(result.short_names[each.name], 28 if wide else 18), shapes[each.name] != "rejected")
-        for place, (each, x, y) in enumerate(points)
-        if place < _MOST_NAMES[wide] or shapes[each.name] == "selected"
+        for each, x, y in points
+        if len(points) <= MOST_CANDIDATES or shapes[each.name] != "rejected"
     ]
     names.sort(key=lambda name: not name[-1])  # the chosen ones first
     write_names(axes, names, [(x, y) for _, x, y in points], avoid)
-    places = {candidate.model: place for place, candidate in enumerate(result.candidates)}
     for candidate, x, y in reversed(points):
         # The best candidates last, so that their marks lie above the others.
         written = f"{text.length(result.length_of(candidate))} {result.length_unit}"
         title = f"{candidate.name}: {text.points(candidate.accuracy)} points, {written}"
-        # All marks on one another: the page shows the one that its limits give the candidate.
-        for shape in ("primary", "selected", "rejected"):
-            shown = int(shape == shapes[candidate.name])
-            data = {"point": places[candidate.model], "shape": shape, "shown": shown}
-            mark(axes, x, y, shape, title=title, data=data)
+        mark(axes, x, y, shapes[candidate.name], title=title)
     add_scales(axes, f"mean response length, {result.length_unit} (log scale)", f"{result.measure}, points", width)
     label = f"Accuracy against mean response length of {len(points)} candidates; the leaderboard has the same numbers."
-    return markup(axes, label, _geometry(axes, width, height))
+    return markup(axes, label)
 
 
 def _limits(
@@ -186,23 +204,16 @@ def _draw_region(axes: Axes, result: Result) -> list[Bbox]:
     return [Bbox([[x, bottom], [x, top]]) for x in (left, right)] + [Bbox([[left, bottom], [right, bottom]])]
 
 
-def _geometry(axes: Axes, width: int, height: int) -> dict[str, str]:
-    """Return the attributes by which the page's script moves the region. In the page y runs downwards."""
-    pixels = {"left": LEFT, "right": width - RIGHT, "top": TOP, "bottom": height - BOTTOM}
-    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    data = {"x-low": left, "x-high": right, "y-low": bottom, "y-high": top}
-    return {
-        "data-map": "1",
-        **{f"data-{name}": repr(round(float(value), 6)) for name, value in {**pixels, **data}.items()},
-    }
-
-
 def lengths(report: ReportData) -> dict[str, Any] | None:
     """Return the values of the lengths' template; None if no length is known."""
     result = report.result
     known = report.samples.lengths if report.samples else [()] * len(result.candidates)
     figure = both_widths(lambda width: _draw_lengths(result, known, width))
-    return figure and {"figure": figure}
+    means = [each.mean_length for each in result.candidates if each.mean_length is not None]
+    if not figure or not means:
+        return None
+    shortest, longest = text.length(min(means)), text.length(max(means))
+    return {"figure": figure, "finding": f"Mean responses have {shortest} to {longest} characters"}
 
 
 def _draw_lengths(result: Result, lengths_of: Sequence[Sequence[int]], width: int) -> str | None:
@@ -284,9 +295,8 @@ MEASURES = (
 )
 
 
-def pairs(report: ReportData) -> dict[str, Any] | None:
-    """Return the values of the pairs' template; None without pairs."""
-    result = report.result
+def pairs(result: Result) -> dict[str, Any] | None:
+    """How alike each two candidates are; None without pairs."""
     by_index = _by_index(result)
     if not by_index:
         return None
@@ -346,3 +356,55 @@ def _matrix(
         (text.shortened(short_names[one[1].name], 22), [cell(one, other) for other in candidates[:row]])
         for row, one in enumerate(candidates)
     ]
+
+
+def cost(result: Result) -> dict[str, Any] | None:
+    """What the responses took; None if no cost is known."""
+    run = result.ensemble
+    together = (run, *run.members) if run else ()
+    # Responses of another tool have no cost.
+    rows: list[Measured] = [each for each in (*together, *result.candidates) if each.has_cost]
+    if not rows:
+        return None
+
+    def questions(each: Any) -> Cell:
+        if run and each in together:
+            n, split = run.n, run.split
+        else:
+            n, split = result.task.n if each.n is None else each.n, result.task.split
+        return Cell(f"{n:,} {split.replace('_', '-')}", split)
+
+    def request(each: Measured) -> Cell:
+        median, slow = each.seconds_median, each.seconds_p95
+        return Cell(text.UNKNOWN if median is None else f"{text.duration(median)} ({text.duration(slow)})", median)
+
+    columns = [
+        Column("Model", lambda each: Cell(each.name + (" ensemble" if each is run else "")), "name"),
+        Column("Questions", questions, "text"),
+        figures("seconds_total", "Time", text.seconds),
+        Column("Request, median (95%)", request),
+        figures("tokens_per_second", "Tokens/s", text.amount),
+        figures("peak_memory", "Memory", text.memory),
+    ]
+    return {
+        "table": make_table("Time", rows, columns, lambda each: "together" if each is run else ""),
+        "slowdown": _slowdown(run) if run else None,
+        "loads": _loads(result.provenance),
+    }
+
+
+def _loads(provenance: Provenance) -> tuple[int, int, float] | None:
+    """Return how many models were loaded, how often in all, and the seconds of that; None if none was."""
+    loads = [each for each in provenance.loads.values() if each.count and each.seconds_total is not None]
+    if not loads:
+        return None
+    return len(loads), sum(each.count for each in loads), sum(each.seconds_total or 0.0 for each in loads)
+
+
+def _slowdown(run: EnsembleResult) -> tuple[float, str] | None:
+    """Return the time of a token of the ensemble as a multiple of the best single model's, and that model's name."""
+    best = next((member for member in run.members if member.name == run.best_single_model), None)
+    # A multiple of a speed of zero would say nothing.
+    if best is None or not best.tokens_per_second or not run.tokens_per_second:
+        return None
+    return best.tokens_per_second / run.tokens_per_second, best.name

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ensemble.common import text
 from reports.report_data import KINDS, MOST_MODELS, NOT_ASKED, OF_STRATEGY, ReportData, joint_name, of_kind
 
 
 def questions(report: ReportData) -> dict[str, Any] | None:
-    """Return the template's values; None without samples, and where answers have grades and are not right or wrong."""
+    """Who is right on which question; None without samples, and where answers have grades."""
     result = report.result
     samples = report.samples
     if samples is None or not samples.total or result.is_graded:
@@ -21,12 +22,10 @@ def questions(report: ReportData) -> dict[str, Any] | None:
         counts.append((name, count, count / max(compared if kind in OF_STRATEGY else every, 1)))
     return {
         "shown": every,
-        "held_out": columns["heldOut"],
         "total": samples.total,
         "models": columns["models"],
         "left_out": max(len(result.candidates) - MOST_MODELS, 0),
         "strategy": compared_strategy(report) if compared else "",
-        "best_single": result.best_single.name if result.best_single else "the best single model",
         "counts": counts,
     }
 
@@ -42,9 +41,14 @@ def compared_strategy(report: ReportData) -> str:
 
 def examples(report: ReportData) -> dict[str, Any]:
     """Return the template's values. The section is always shown, because it says when examples are missing."""
-    result = report.result
-    samples = report.samples
+    result, samples, asked = report.result, report.samples, questions(report)
+    finding = "Every response to the questions"
+    if asked and asked["strategy"]:
+        won, lost = (of_kind(samples.questions, kind) for kind in OF_STRATEGY) if samples else (0, 0)
+        finding = f"Wrong alone and right together: {text.counted(won, 'question')}; the other way: {lost:,}"
     return {
+        "finding": finding,
+        "questions": asked,
         "samples": samples,
         "joint": joint_name(result),
         "changes": compared_strategy(report) if result.best_single else "",

@@ -10,7 +10,10 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
 from advisor.run.result import Result, StrategyFigures
-from advisor.run.sentences import summary
+from advisor.run.sentences import commands, summary
+from advisor.strategies import ADVICE
+from advisor.strategies.group_router import GroupRouter
+from advisor.strategies.router import Router
 from ensemble.common import text
 from reports.charts.axes import (
     WIDE,
@@ -24,16 +27,16 @@ from reports.charts.axes import (
     points_limits,
     write_names,
 )
-from reports.charts.rows import Mark, accuracy_and_cost, draw_difference, draw_differences, shape_of
+from reports.charts.rows import Mark, draw_differences, shape_of
 from reports.charts.svg import COLOURS, markup
 from reports.report_data import ReportData
-from reports.tables import MOST_STRATEGIES, Cell, Column, figures, make_table, words
+from reports.sections.models import group_models
+from reports.tables import MOST_STRATEGIES, Cell, Column, figures, make_table
 from reports.tables import strategies as strategies_table
 
 _MOST_KNOWN_GROUPS = 1000  # a run gives no gains for more
-_MOST_DRAWN = 20
 _MOST_GROUPS = 40
-_MOST_NAMED = 20
+_MOST_NAMED = 8
 # The attribute, what it is, and how a value is written; the first one that all strategies have is the axis.
 _COSTS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
     ("price_per_1000", "price of 1,000 questions", text.price),
@@ -44,31 +47,90 @@ _COSTS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
 _FARTHEST = 15
 # From this ratio of the largest to the smallest cost on, a linear scale would press most points together.
 _LOG_FROM = 10
+_SURE = 0.9
+"""The probability from which on it is said that a strategy is better, and not only probably better."""
+_NEAR = 0.07
+"""How near a ratio of costs is to a whole number that is said in its place, as a share."""
 
 
 def strategies(report: ReportData) -> dict[str, Any] | None:
     """Return the template's values; None without strategies."""
     result = report.result
-    rows, recommended = result.strategies[:MOST_STRATEGIES], result.advice.recommendation
+    rows = result.strategies[:MOST_STRATEGIES]
     if not rows:
         return None
     return {
+        "finding": _finding(result),
         "table": strategies_table(result),
         "total": len(result.strategies),
-        "best_single": next((row.best_single_model for row in rows if row.best_single_model), ""),
-        "interval": text.interval_name(result.advice.confidence),
-        "notes": strategy_certainty(result, recommended) if recommended else "",
+        "other_best": _other_best(result),
+        "not_chosen": _not_chosen(result),
         "not_compared": [
             (each.strategy.replace("_", " "), each.same_as.replace("_", " "))
             for each in result.advice.not_compared[:MOST_STRATEGIES]
         ],
-        "figure": both_widths(lambda width: _draw(result, width)),
+        **_costs(result),
     }
 
 
+def _finding(result: Result) -> str:
+    """What the comparison found, in a few words."""
+    recommended, alone = result.advice.recommendation, result.alone
+    if recommended is None or result.advice.no_advice is not None:
+        return "What the answers say so far"
+    if recommended.is_single:
+        if len(result.strategies) == 1:
+            return "There was nothing to compare"
+        return f"No combination is worth its cost: {recommended.members[0]} alone is the choice"
+    size, kind = text.in_words(len(recommended.members)), recommended.strategy
+    subject = f"{size} models together beat"
+    if kind in (Router.KIND, GroupRouter.KIND):
+        subject = f"one of {size} models for each question beats"
+    elif len(recommended.members) == 1:
+        subject = "several answers of one model beat"
+    verb = "" if (recommended.probability or 0) >= _SURE else "probably "
+    words = subject.rsplit(" ", 1)
+    return f"{words[0].capitalize()} {verb}{words[1]} any one{_at_cost(recommended, alone)}"
+
+
+def _not_chosen(result: Result) -> str:
+    """The strategy that is expected to gain more than the learned vote that is recommended; empty if there is none."""
+    row = result.advice.recommendation
+    if row is None or row.strategy != ADVICE or result.advice.no_advice is not None:
+        return ""
+    top = max(result.strategies, key=lambda each: each.expected_gain or 0.0)
+    return top.title if (result.level(top) or 0.0) > (result.level(row) or 0.0) else ""
+
+
+def _at_cost(row: StrategyFigures, alone: StrategyFigures | None) -> str:
+    """How many times the cost of the best single model a strategy takes: by its price, or else by its calls."""
+    for key, what in (("price_per_1000", "price"), ("calls_per_question", "calls")):
+        own, other = getattr(row, key), getattr(alone, key, None)
+        if own is not None and other:
+            times = own / other
+            near = round(times)
+            if near == 1 and abs(times - near) < _NEAR:
+                return f", at the same {what}" if what == "price" else ", with as many calls"
+            number = f"{times:.1f} times"
+            if abs(times - near) < _NEAR * times and near > 1:
+                number = "twice" if near == 2 else f"{text.in_words(near)} times"
+            return f", at {number} the {what}"
+    return ""
+
+
 def groups(report: ReportData) -> dict[str, Any] | None:
-    """Return the values of the groups' template; None if the recommended strategy has no groups."""
-    result = report.result
+    """Return the template's values; None if the questions have no groups."""
+    gains, by_model = _group_gains(report.result), group_models(report)
+    if gains is None:
+        return by_model and {"gains": None, "models": by_model, "finding": by_model["finding"]}
+    losing, every = gains["losing"], gains["total"]
+    number = text.in_words(losing) if losing else "none"
+    finding = f"Of {text.counted(every, 'group')}, {number} {'loses' if losing < 2 else 'lose'}"
+    return {"gains": gains, "models": by_model, "finding": finding}
+
+
+def _group_gains(result: Result) -> dict[str, Any] | None:
+    """The gains of the recommended strategy in each group; None if it has no groups."""
     recommended = result.advice.recommendation
     # A single model gains nothing over itself.
     is_gain = recommended is not None and not recommended.is_single
@@ -82,93 +144,66 @@ def groups(report: ReportData) -> dict[str, Any] | None:
         for each in rows
         if each.gain is not None
     ]
-    if recommended is not None and (gain := recommended.measured_gain) is not None:
-        pooled = Mark(gain, recommended.measured_gain_ci, shape_of(gain), "gain")
-        drawn.insert(0, ("all questions", [pooled], False))
     label = f"Gain in {len(rows)} groups of questions, with intervals; the table has the numbers."
     interval = text.interval_name(result.advice.confidence)
     columns = [
         Column("Group", lambda each: Cell(each.group), "name"),
         figures("n", "Questions", text.thousands),
         figures("gain", "Gain", text.difference, interval=interval),
-        figures("observed", "Before shrinking", text.difference),
         Column("Shown", lambda each: Cell(text.shown(each.shown))),
     ]
     return {
         "table": make_table("Groups", rows, columns),
         "total": len(every),
-        "hurt": any(each.shown == "no" for each in every),
+        "losing": sum(text.is_loss(each.gain) for each in every),
         "interval": interval,
         "figure": both_widths(lambda width: draw_differences(drawn, width, label)),
     }
-
-
-def _draw(result: Result, width: int) -> str | None:
-    """Draw the accuracy of each strategy on the left, and its calls a question on the right."""
-    recommended = result.advice.recommendation
-    drawn = [
-        (row.key.title([result.short_names.get(name, name) for name in row.members]), row)
-        for row in result.strategies[:_MOST_DRAWN]
-    ]
-    best = max((row.accuracy for _, row in drawn if row.is_single and row.accuracy is not None), default=None)
-    key = recommended.key if recommended else None
-    rows = [(name, row, _shape(row), row.key == key, row.calls_per_question) for name, row in drawn]
-    return accuracy_and_cost(rows, width, best, "calls a question", text.decimals, log=False, measure=result.measure)
 
 
 def _shape(row: StrategyFigures) -> str:
     # The colour of a gain is not that of a loss.
     if row.is_single:
         return "selected"
-    return shape_of(row.measured_gain)
+    return shape_of(row.expected_gain)
 
 
-def pareto(report: ReportData) -> dict[str, Any] | None:
-    """Return the values of the template of accuracy and cost; None if fewer than two strategies have both."""
-    result = report.result
+def _costs(result: Result) -> dict[str, Any]:
+    """The drawing of points and costs, and how many models are not in it; no drawing of fewer than two strategies."""
     rows = result.strategies[:MOST_STRATEGIES]
-    found = next((cost for cost in _COSTS if rows and all(getattr(row, cost[0]) is not None for row in rows)), None)
+    found = next((cost for cost in _COSTS if all(getattr(row, cost[0]) is not None for row in rows)), None)
     if found is None:
-        return None
+        return {"figure": None}
     key, what, written = found
-    every = _every(result)
-    known = [(row, getattr(row, key)) for row in every if row.accuracy is not None and getattr(row, key) is not None]
-    if len(known) < 2:
-        return None
-    known.sort(key=lambda each: (-(each[0].accuracy or 0.0), each[1]))
-    front = {id(row) for row in front_of(known)}
-    chosen = result.advice.recommendation if result.advice.no_advice is None else None
-    points = [(row, cost, id(row) in front, chosen is not None and row.key == chosen.key) for row, cost in known]
-    best = known[0][0].accuracy or 0.0
-    drawn = [each for each in points if each[0] in rows or each[2] or (each[0].accuracy or 0.0) >= best - _FARTHEST]
-    columns = [
-        Column("No.", lambda each: Cell(str(points.index(each) + 1))),
-        Column("Strategy", lambda each: Cell(each[0].title, tag="recommended" if each[3] else ""), "name"),
-        Column(
-            result.measure.capitalize(),
-            lambda each: Cell(text.points(each[0].accuracy), each[0].accuracy),
-            descending=True,
-        ),
-        Column(what.capitalize(), lambda each: Cell(written(each[1]), each[1])),
-        words("On the line", lambda each: "yes" if each[2] else "no"),
+    known = [
+        (row, level, getattr(row, key))
+        for row in _every(result)
+        if (level := result.level(row)) is not None and getattr(row, key) is not None
     ]
+    if len(known) < 2:
+        return {"figure": None}
+    known.sort(key=lambda each: (-each[1], each[2]))
+    front = front_of([(level, cost) for _, level, cost in known])
+    chosen = result.advice.recommendation if result.advice.no_advice is None else None
+    points = [
+        (row, level, cost, (level, cost) in front, chosen is not None and row.key == chosen.key)
+        for row, level, cost in known
+    ]
+    drawn = [each for each in points if each[0] in rows or each[3] or each[1] >= known[0][1] - _FARTHEST]
     return {
-        "what": what,
-        "unknown": len(every) - len(known),
         "far": len(points) - len(drawn),
         "farthest": _FARTHEST,
-        "table": make_table("Accuracy and cost", points, columns),
         "recommended": chosen is not None,
         "figure": both_widths(lambda width: _draw_costs(result, drawn, what, written, width)),
     }
 
 
-def front_of(rows: Sequence[tuple[StrategyFigures, float]]) -> list[StrategyFigures]:
-    """Return the strategies that are more accurate than all that cost the same or less, the cheapest first."""
-    front: list[StrategyFigures] = []
-    for row, _ in sorted(rows, key=lambda each: (each[1], -(each[0].accuracy or 0.0))):
-        if not front or (row.accuracy or 0.0) > (front[-1].accuracy or 0.0):
-            front.append(row)
+def front_of(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the pairs of a level and a cost whose level is above that of all that cost the same or less."""
+    front: list[tuple[float, float]] = []
+    for level, cost in sorted(points, key=lambda each: (each[1], -each[0])):
+        if not front or level > front[-1][0]:
+            front.append((level, cost))
     return front
 
 
@@ -181,7 +216,7 @@ def _every(result: Result) -> list[StrategyFigures]:
             strategy="single",
             members=(each.model,),
             n=each.n,
-            accuracy=each.accuracy,
+            accuracy=each.accuracy if each.accuracy_all is None else each.accuracy_all,
             calls_per_question=1,
             seconds_per_question=each.seconds_per_question,
             price_per_1000=each.price_per_1000,
@@ -193,13 +228,13 @@ def _every(result: Result) -> list[StrategyFigures]:
 
 def _draw_costs(
     result: Result,
-    points: Sequence[tuple[StrategyFigures, float, bool, bool]],
+    points: Sequence[tuple[StrategyFigures, float, float, bool, bool]],
     what: str,
     written: Callable[[float | None], str],
     width: int,
 ) -> str:
     wide = width == WIDE
-    costs, accuracies = [cost for _, cost, *_ in points], [row.accuracy or 0.0 for row, *_ in points]
+    costs, levels = [cost for _, _, cost, *_ in points], [level for _, level, *_ in points]
     least, most = min(costs), max(costs)
     log = least > 0 and most / least > _LOG_FROM
     x_limits = log_limits(costs, 1.25) if log else linear_limits(costs, 0.06)
@@ -207,27 +242,24 @@ def _draw_costs(
         width,
         420 if wide else 400,
         x_limits,
-        points_limits(accuracies, pad=1.0 + 0.05 * (max(accuracies) - min(accuracies))),
+        points_limits(levels, pad=1.0 + 0.05 * (max(levels) - min(levels))),
         log=log,
     )
     places = [
-        (cost, clipped(row.accuracy or 0.0, axes.get_ylim()), row, on_front, best)
-        for row, cost, on_front, best in points
+        (cost, clipped(level, axes.get_ylim()), row, on_front, best) for row, level, cost, on_front, best in points
     ]
     avoid = _draw_front(axes, sorted((x, y) for x, y, _, on_front, _ in places if on_front))
     named = []
-    for number, (x, y, row, on_front, best) in enumerate(places, start=1):
+    for x, y, row, on_front, best in places:
         # Dozens of single models may share one cost: then most have their names only on hover, and in the table.
-        if number <= _MOST_NAMED or on_front or best:
+        if len(places) <= _MOST_NAMED or not row.is_single or on_front or best:
             short = row.key.title([result.short_names.get(name, name) for name in row.members])
             named.append((not best, not on_front, (x, y, text.shortened(short, 30 if wide else 20), on_front or best)))
     # The recommended one gets its place first, then the front.
     named.sort(key=lambda each: each[:2])
     write_names(axes, [name for *_, name in named], [(x, y) for x, y, *_ in places], avoid)
     for x, y, row, _, best in reversed(places):
-        measured = None if row.is_single else row.measured_gain
-        gain = "" if measured is None else f", {text.difference(measured)} points measured"
-        title = f"{row.title}: {text.points(row.accuracy)} points{gain}, {what} {written(x)}"
+        title = f"{row.title}: {text.points(y)} points, {what} {written(x)}"
         mark(axes, x, y, _shape(row), title=title, data={"recommended": 1} if best else None)
         if best:
             axes.add_artist(Line2D([x], [y], linestyle="", marker="o", ms=20, mfc="none", mec=COLOURS["ink"], zorder=4))
@@ -248,61 +280,54 @@ def _draw_front(axes: Axes, front: Sequence[tuple[float, float]]) -> list[Bbox]:
 
 
 PRINTED_WARNINGS = 5  # the style sheet for print hides the others
+_NO_ADVICE = {
+    "few_questions": "there are too few questions",
+    "doubled_questions": "too many questions are there twice",
+    "no_order": "the grades do not tell the models apart",
+    "guessing": "no model is better than guessing",
+    "never_right": "no model is ever right",
+    "same_text": "a model always writes the same text",
+}
 
 
 def verdict(report: ReportData) -> dict[str, Any]:
     """Return the template's values."""
     result = report.result
     recommended = result.advice.recommendation if result.advice.no_advice is None else None
-    gain = ends = None
-    # A single model has no gain: it is what the others are compared with.
-    if recommended is not None and not recommended.is_single:
-        gain, ends = recommended.expected_gain, recommended.expected_gain_ci
     return {
         "headline": headline(result),
         "recommended": recommended,
-        "gain": gain,
-        "gain_ci": ends,
+        "points": result.level(recommended) if recommended else None,
+        "beside": _beside(result, recommended) if recommended and not recommended.is_single else [],
         "printed": PRINTED_WARNINGS,
         "unchecked": _unchecked(result),
         "interval": text.interval_name(result.advice.confidence),
         "baseline": result.best_single.name if result.best_single else "the best single model",
         "summary": summary(result),
-        "use": _commands(result),
-        "figure": draw_difference(gain, ends),
+        "use": [text.visible(each) for each in commands(result, ".", '"..."')[:2]],
     }
 
 
-def decoded_set(report: ReportData) -> dict[str, Any]:
-    """Return the values of the template of the set: its figures and verdict where something else is the headline."""
-    result, run = report.result, report.result.ensemble
-    if result.advice.recommendation is None:
-        return {"figures": [], "advice": "", "certainty": ""}
-    figures = []
-    if run is not None and run.measured_gain is not None:
-        figures = [
-            ("Measured gain", f"{text.difference(run.measured_gain)} points"),
-            (text.interval_name(result.advice.confidence), text.difference_interval(run.measured_gain_ci)),
-            ("One-sided p", text.chance(run.p_adjusted)),
-        ]
-    return {"figures": figures, "advice": result.advice.text, "certainty": certainty(result)}
+def _beside(result: Result, row: StrategyFigures) -> list[tuple[str, str, str]]:
+    """What the best single model and a strategy reach and cost: the name of a figure, and both values."""
+    alone, before = result.alone, result.single_level
+    points = f"{result.measure} in points" if result.is_graded else "right of 100 questions"
+    beside = [] if before is None else [(points, text.points(before), text.points(result.level(row)))]
+    for key, what, written in (("calls_per_question", "calls a question", _calls), *_COSTS[:2]):
+        one, other = getattr(alone, key, None), getattr(row, key)
+        if other is not None:
+            beside.append((what, written(one), written(other)))
+    return beside
 
 
-def _commands(result: Result) -> list[str]:
-    """The commands that use the recommended strategy, in the folder of the report."""
-    recommended = result.advice.recommendation
-    if recommended is None:
-        return []
-    # Logs have the names of models, and not their places.
-    pool = "" if result.can_decode else " --pool models.txt"
-    group = " --group NAME" if recommended.key.groups else ""
-    return [f'advisor run . "..."{group}{pool}', f"advisor serve .{pool}"]
+def _calls(value: float | None) -> str:
+    return text.decimals(value, 1).removesuffix(".0")
 
 
 def headline(result: Result) -> str:
     """Return what to run in a few words; without a recommendation the verdict."""
     if result.advice.no_advice is not None:
-        return "No advice yet."
+        return f"No advice yet: {_NO_ADVICE.get(result.advice.no_advice.code, 'the answers do not allow one')}."
     recommended = result.advice.recommendation
     return verdict_headline(result) if recommended is None else recommended.key.headline()
 
@@ -318,22 +343,6 @@ def verdict_headline(result: Result) -> str:
     if result.ensemble and result.ensemble.best_single_model:
         return f"Use {result.ensemble.best_single_model} alone."
     return f"Use {result.primary.name if result.primary else 'the best model'} alone."
-
-
-def certainty(result: Result, details: str = "the leaderboard") -> str:
-    """Return how certain the verdict on the set that decodes together is; `details` is what to look at for more."""
-    run = result.ensemble
-    if run is None:
-        return ""
-    return f"{_changes('The ensemble', run.gained, run.lost)} {_close_calls(result, details)}".strip()
-
-
-def strategy_certainty(result: Result, recommended: StrategyFigures) -> str:
-    """Return what the figures of the recommended strategy come from, as sentences."""
-    if recommended.is_single:
-        return _other_best(result)
-    changes = _changes("The recommended strategy", recommended.gained, recommended.lost)
-    return f"{changes} {_other_best(result)}".strip()
 
 
 def measured_gain(result: Result) -> str:
@@ -360,14 +369,6 @@ def _unchecked(result: Result) -> str:
     return f"Not checked: {', '.join(each for each in missing if each)}."
 
 
-def _changes(subject: str, gained: int | None, lost: int | None) -> str:
-    if gained is None or lost is None:
-        return ""
-    recovered, broken = f"{gained:,}" if gained else "no", f"{lost:,}" if lost else "none"
-    noun = "question" if gained == 1 else "questions"
-    return f"{subject} recovered {recovered} {noun} that the best single model gets wrong, and broke {broken}."
-
-
 def _other_best(result: Result) -> str:
     """Say it if the most accurate model on dev is not the one that gains are measured against."""
     primary, best = result.primary, result.best_single
@@ -377,11 +378,3 @@ def _other_best(result: Result) -> str:
         f"{primary.name} is the most accurate model on the dev questions, {best.name} on the dev and held-out "
         f"questions together; gains are measured against {best.name}."
     )
-
-
-def _close_calls(result: Result, details: str) -> str:
-    close_calls = sum(bool(candidate.close_call) for candidate in result.candidates)
-    if not close_calls:
-        return ""
-    noun = "decision of the rules was a close call" if close_calls == 1 else "decisions of the rules were close calls"
-    return f"{text.in_words(close_calls).capitalize()} {noun}; see {details}."

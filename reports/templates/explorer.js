@@ -3,7 +3,7 @@
   const root = document.getElementById("explorer");
   if (!root) return;
   const { examples, candidates, tags, opening, joint } = JSON.parse(document.getElementById("data").textContent);
-  const PAGE = 20;
+  const PAGE = 10;
   let room = PAGE;
 
   const glyph = (right) => document.querySelector(`#examples .key .glyph-${right ? "right" : "false"}`).cloneNode(true);

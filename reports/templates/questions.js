@@ -4,7 +4,7 @@
   const { questions: data, candidates, examples } = JSON.parse(document.getElementById("data").textContent);
   if (!root || !data) return;
   const { models, kinds, ids, asks, cells, strategy, flags, heldOut } = data;
-  const PAGE = 30;
+  const PAGE = 10;
   const SIGNS = { 1: ["✓", "right"], 0: ["✗", "wrong"], "-": ["·", "not asked"] };
   const names = Object.keys(kinds);
   const width = models.length;

@@ -12,7 +12,7 @@
     });
     probe.remove();
     const href = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
-    Object.assign(make("a"), { href, download: `${figure.closest("section").id}.svg` }).click();
+    Object.assign(make("a"), { href, download: `${figure.closest("[id]").id}.svg` }).click();
     URL.revokeObjectURL(href);
   }
 
