@@ -52,8 +52,8 @@ def prefer(window: Any, theme: str) -> None:
 COMPLETE = "return location.protocol === 'file:' && document.readyState === 'complete'"
 
 
-def open_report(window: Any, report: Path, fragment: str = "") -> None:
-    """Open a report afresh: going from fragment to fragment would not load it again.
+def open_report(window: Any, report: Path, fragment: str = "", *, folded: bool = False) -> None:
+    """Open a report afresh, with its sections unfolded: going from fragment to fragment would not load it again.
 
     On a busy machine `get` can return while the empty page is still there, so this waits for the report's scripts.
     """
@@ -62,6 +62,8 @@ def open_report(window: Any, report: Path, fragment: str = "") -> None:
     window.get("about:blank")
     window.get(report.as_uri() + fragment)
     WebDriverWait(window, 60, poll_frequency=0.05).until(lambda page: page.execute_script(COMPLETE))
+    if not folded:
+        window.execute_script("document.querySelectorAll('details:not(.example)').forEach((part) => part.open = true)")
 
 
 def find(window: Any, selector: str) -> list[Any]:

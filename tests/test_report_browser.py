@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-import random
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,6 @@ import pytest
 from report_browser import browser, click, find, open_report, prefer, resize
 from report_fixture import make_result, make_samples, write_json, write_samples
 
-from advisor.advice.rules import select
-from advisor.records import Limits, Standing
 from reports import write_report
 
 pytestmark = pytest.mark.browser
@@ -53,12 +52,12 @@ def test_figures_take_the_themes_colours(window: Any) -> None:
 
 
 def board(window: Any) -> list[str]:
-    return [name.text for name in find(window, "#leaderboard tbody th > bdi")]
+    return [name.text for name in find(window, ".leaderboard tbody th > bdi")]
 
 
 def test_the_leaderboard_sorts_by_real_buttons_and_says_how(window: Any) -> None:
     best_first = board(window)
-    heads = {head.text.split("\u2009")[0]: head for head in find(window, "#leaderboard thead th")}
+    heads = {head.text.split("\u2009")[0]: head for head in find(window, ".leaderboard thead th")}
     assert heads["No."].get_attribute("aria-sort") == "ascending"
     button = heads["Length"].find_element("tag name", "button")
     button.click()
@@ -72,72 +71,6 @@ def test_the_leaderboard_sorts_by_real_buttons_and_says_how(window: Any) -> None
     assert board(window) == [*reversed(shortest_first[:-1]), "broken-pieces"]
     heads["Accuracy"].find_element("tag name", "button").click()
     assert board(window) == best_first
-
-
-def move(window: Any, limit: str, value: float) -> float:
-    """Move a limit, and return where the slider stopped."""
-    script = """const slider = document.getElementById(arguments[0]); slider.value = arguments[1];
-                slider.dispatchEvent(new Event('input')); return Number(slider.value)"""
-    return float(window.execute_script(script, limit, value))
-
-
-def chosen(window: Any) -> list[str]:
-    script = "return [...document.querySelectorAll('#limits-set bdi')].map((name) => name.textContent)"
-    return list(window.execute_script(script))
-
-
-def shapes(window: Any) -> dict[int, str]:
-    script = """return [...document.querySelectorAll('#map .wide [data-shown="1"]')]
-                       .map((mark) => [Number(mark.dataset.point), mark.dataset.shape])"""
-    return {int(point): shape for point, shape in window.execute_script(script)}
-
-
-def candidates_to_choose_from(seed: int) -> list[Standing]:
-    chance = random.Random(seed)
-    # Few different numbers, so that there are ties, and figures exactly at a limit.
-    standings = [
-        Standing(f"m{index}", chance.randrange(600, 800, 25) / 10, chance.choice([0.0, 20.0, 25.0, 40.0, 60.0, 90.0]))
-        for index in range(11)
-    ]
-    return [*standings, Standing("unknown-length", 77.5, None)]
-
-
-@pytest.mark.parametrize("seed", [0, 3])
-def test_the_limits_choose_what_the_advisor_would(driver: Any, tmp_path: Path, seed: int) -> None:
-    standings = candidates_to_choose_from(seed)
-    models = None if seed == 3 else 3 + seed
-    rules = Limits(max_models=models or 99)
-    selection = select(standings, rules)
-    known = {standing.model: standing for standing in standings}
-    candidates = [
-        {
-            "model": decision.model,
-            "accuracy": known[decision.model].accuracy,
-            "mean_length": known[decision.model].mean_length,
-            "status": decision.status,
-            "reason": decision.reason,
-        }
-        for decision in selection.decisions
-    ]
-    result = {
-        "schema_version": 2,
-        "rules": {"max_gap": 10.0, "max_length_ratio": 2.0, "max_models": models},
-        "candidates": [*candidates, {"model": "broken", "status": "failed"}],
-        "selected": selection.selected,
-    }
-    resize(driver, 1440)
-    open_report(driver, write_report(write_json(tmp_path, result)))
-    assert chosen(driver) == list(selection.selected)
-    chance = random.Random(seed)
-    for gap, ratio in [(0.0, 1.0), (2.5, 1.25), (20.0, 4.0)] + [
-        (chance.choice([5.0, 7.5, 10.0, 12.5]), chance.choice([1.25, 1.5, 1.6, 2.0, 2.25, 3.0])) for _ in range(15)
-    ]:
-        limits = Limits(move(driver, "max-gap", gap), move(driver, "max-ratio", ratio), rules.max_models)
-        assert limits.max_gap == gap and limits.max_length_ratio == ratio
-        expected = select(standings, limits)
-        assert chosen(driver) == list(expected.selected)
-        status = {decision.model: decision.status for decision in expected.decisions}
-        assert all(shape == status[candidates[point]["model"]] for point, shape in shapes(driver).items())
 
 
 def examples(window: Any) -> list[dict[str, Any]]:
@@ -155,7 +88,7 @@ def test_a_filter_shows_the_examples_with_its_tag(window: Any, tag: str) -> None
     every = examples(window)
     expected = [example["id"] for example in every if tag in example["tags"]]
     click(window, f"#explorer [data-filter={tag}]")
-    assert shown_examples(window) == expected[:20]
+    assert shown_examples(window) == expected[:10]
     assert find(window, "#explorer .said")[0].text == f"{len(expected)} of {len(every)} examples"
     assert find(window, "#explorer [aria-pressed=true]")[0].get_attribute("data-filter") == tag
 
@@ -167,7 +100,7 @@ def test_search_looks_into_responses(window: Any) -> None:
         if any("answer is 45." in response["text"] for response in example["responses"])
     ]
     find(window, "#explorer input")[0].send_keys("ANSWER IS 45.")
-    assert shown_examples(window) == expected[:20] != []
+    assert shown_examples(window) == expected[:10] != []
 
 
 def test_what_differs_from_the_ensembles_response_is_marked(window: Any) -> None:
@@ -181,7 +114,7 @@ def test_what_differs_from_the_ensembles_response_is_marked(window: Any) -> None
 
 def test_a_link_opens_its_example(window: Any, report: Path) -> None:
     last = examples(window)[-1]["id"]
-    open_report(window, report, f"#example={last}")
+    open_report(window, report, f"#example={last}", folded=True)
     time.sleep(0.2)
     assert [each.text.split()[-1] for each in find(window, "#explorer .example[open] .id")] == [last]
     top = window.execute_script("return document.querySelector('.example[open]').getBoundingClientRect().top")
@@ -189,14 +122,10 @@ def test_a_link_opens_its_example(window: Any, report: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [390, 768, 1440])
-def test_the_page_and_its_contents_are_no_wider_than_the_screen(window: Any, report: Path, width: int) -> None:
+def test_the_page_is_no_wider_than_the_screen(window: Any, report: Path, width: int) -> None:
     resize(window, width)
     open_report(window, report)
     assert window.execute_script("return document.documentElement.scrollWidth") <= width
-    ends = window.execute_script(
-        "return [...document.querySelectorAll('.contents a')].map((link) => link.getBoundingClientRect().right)"
-    )
-    assert max(ends) <= width
 
 
 def test_hostile_text_runs_nothing(driver: Any, tmp_path: Path) -> None:
@@ -223,14 +152,14 @@ def test_without_javascript_everything_but_the_tools_is_there(report: Path) -> N
     with browser(script=False) as window:
         resize(window, 1440)
         prefer(window, "light")
-        open_report(window, report)
+        open_report(window, report, folded=True)
         text = find(window, "body")[0].text
-        assert (
-            "Take a vote of three models." in text
-            and "Not chosen" in text
-            and "With JavaScript, this page has 200 examples to filter and search." in text
-        )
-        assert not find(window, ".limits")[0].is_displayed()
+        assert "Take a vote of three models." in text and "Expected accuracy" not in text
+        assert "terse-pieces alone 81.0 0.0" in " ".join(text.split())
+        for summary in find(window, "details.row:not([open]) > summary, #questions > summary, #group_models > summary"):
+            summary.click()
+        text = find(window, "body")[0].text
+        assert "Not chosen" in text and "With JavaScript, this page has 200 examples to filter and search." in text
         assert not find(window, "thead button")
         find(window, "label:has(#theme-dark)")[0].click()
         assert find(window, "body")[0].value_of_css_property("background-color").startswith("rgba(14, 19, 25")
@@ -279,9 +208,8 @@ def test_on_a_phone_each_strategy_is_a_card_with_all_its_figures(window: Any, re
     shown = window.execute_script(script, rows[0])
     labels = {label.strip('"') for label, _ in shown}
     assert {
-        "Accuracy",
+        "Expected accuracy",
         "Expected gain",
-        "Measured gain",
         "Probability that it is better",
         "Calls a question",
         "Tokens a question",
@@ -290,13 +218,85 @@ def test_on_a_phone_each_strategy_is_a_card_with_all_its_figures(window: Any, re
     assert max(right for _, right in shown) <= 390
 
 
-def test_what_the_recommendation_costs_is_on_the_first_screen(window: Any, report: Path) -> None:
-    resize(window, 1280)
-    open_report(window, report)
-    bottoms = window.execute_script(
-        "return [...document.querySelectorAll('#verdict .evidence .cost')].map((e) => e.getBoundingClientRect().bottom)"
-    )
-    assert len(bottoms) == 1 and max(bottoms) < 900
+FIRST = """return ['h1', '.figure-of', '.evidence .certainty:last-of-type', '.beside']
+  .map((part) => document.querySelector(`#verdict ${part}`).getBoundingClientRect().bottom)"""
+
+
+@pytest.mark.parametrize("source", ["models", "logs"])
+def test_what_to_run_its_gain_how_sure_and_its_cost_are_on_the_first_screen_of_a_phone(
+    driver: Any, tmp_path: Path, source: str
+) -> None:
+    result = make_result()
+    if source == "logs":
+        result["provenance"]["logs"] = [{"path": "answers.jsonl", "format": "pool"}]
+        text = json.dumps(result).replace("terse-pieces", "organisation/pieces-2024-09-12-instruct")
+        result = json.loads(text)
+    resize(driver, 390, 844)
+    open_report(driver, write_report(write_json(tmp_path, result)), folded=True)
+    assert max(driver.execute_script(FIRST)) < 844
+
+
+WORDS = """document.querySelectorAll('details:not(.example)').forEach((part) => { part.open = true; });
+return document.body.innerText.split(/\\s+/).length"""
+"""All words of the page with its sections unfolded, in which each example and question has one line."""
+
+
+def test_the_page_is_short(driver: Any, report: Path) -> None:
+    for width, height, screens in ((1440, 900, 3), (390, 844, 5)):
+        resize(driver, width, height)
+        open_report(driver, report, folded=True)
+        assert driver.execute_script("return document.documentElement.scrollHeight") <= screens * height
+    resize(driver, 1440)
+    assert driver.execute_script(WORDS) <= 2200
+
+
+CROSSED = """const found = [];
+for (const svg of document.querySelectorAll('figure.drawing svg')) {
+  const frame = svg.getBoundingClientRect();
+  if (!frame.width) continue;
+  const texts = [...svg.querySelectorAll('text')].map((text) => [text.textContent, text.getBoundingClientRect()]);
+  texts.forEach(([words, box], place) => {
+    const beside = Math.max(frame.left - box.left, box.right - frame.right);
+    if (Math.max(beside, frame.top - box.top, box.bottom - frame.bottom) > 1) found.push(`${words} is cut`);
+    for (const [others, other] of texts.slice(0, place)) {
+      const across = Math.min(box.right, other.right) - Math.max(box.left, other.left);
+      const high = Math.min(box.bottom, other.bottom) - Math.max(box.top, other.top);
+      if (across > 1 && high > 4) found.push(`${words} is on ${others}`);
+    }
+  });
+  // The grid and a dashed line are behind the texts, which cover them.
+  for (const line of svg.querySelectorAll('path[stroke]:not([stroke="var(--rule)"], [stroke-dasharray])')) {
+    for (let at = 0; at <= line.getTotalLength(); at += 1) {
+      const { x, y } = line.getPointAtLength(at).matrixTransform(line.getScreenCTM());
+      const within = ([, box]) => x > box.left + 1 && x < box.right - 1 && y > box.top + 4 && y < box.bottom - 4;
+      const hit = texts.find(within);
+      if (hit) { found.push(`a line goes through ${hit[0]}`); break; }
+    }
+  }
+}
+return found"""
+
+
+@pytest.mark.parametrize("name", ["report", "wide"])
+@pytest.mark.parametrize(("width", "media"), [(1440, ""), (390, ""), (1440, "print")])
+def test_no_text_of_a_drawing_is_cut_or_crossed(
+    driver: Any, request: pytest.FixtureRequest, name: str, width: int, media: str
+) -> None:
+    resize(driver, width)
+    open_report(driver, request.getfixturevalue(name))
+    with emulated(driver, media):
+        assert driver.execute_script("return document.querySelectorAll('figure.drawing').length") >= 3
+        assert driver.execute_script(CROSSED) == []
+
+
+@contextmanager
+def emulated(driver: Any, media: str) -> Iterator[None]:
+    """The page as another medium shows it."""
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media})
+    try:
+        yield
+    finally:
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 # --- Questions, groups and print ---
@@ -322,7 +322,7 @@ def test_a_filter_shows_the_questions_of_its_kind(window: Any, kind: str, word: 
     count = int(find(window, f"#questions-tool [data-filter={kind}] .count")[0].text)
     click(window, f"#questions-tool [data-filter={kind}]")
     shown = rows(window)
-    assert 0 < len(shown) == min(count, 30) and said(window).endswith(f"of {count} questions")
+    assert 0 < len(shown) == min(count, 10) and said(window).endswith(f"of {count} questions")
     # A question that all models get wrong may be one that the strategy recovered.
     assert {row[1] for row in shown} == {word} or kind == "wrong"
     assert all(set(row[4:]) <= {"wrong", "not asked"} for row in shown) or kind != "wrong"
@@ -400,16 +400,19 @@ def test_wide_tables_scroll_within_the_page(driver: Any, wide: Path, width: int)
 
 @pytest.mark.parametrize("name", ["report", "wide"])
 def test_the_decision_is_printed_on_three_pages_at_most(driver: Any, request: pytest.FixtureRequest, name: str) -> None:
-    open_report(driver, request.getfixturevalue(name))
+    open_report(driver, request.getfixturevalue(name), folded=True)
     printed = base64.b64decode(driver.execute_cdp_cmd("Page.printToPDF", A4)["data"])
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) <= 3
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    try:
-        text = find(driver, "body")[0].text
-    finally:
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-    for part in ("ms a question", "Accuracy and cost", "Strategies", "Leaderboard", "Printed: the decision."):
+    with emulated(driver, "print"):
+        text = driver.execute_script("return document.body.innerText")
+    for part in (
+        "time of a question",
+        "Strategies",
+        "Three models together beat any one",
+        "Not chosen",
+        "Printed: the",
+    ):
         assert part in text
-    assert "Questions and models" not in text and "Search" not in text
+    assert "Who is right" not in text and "Search" not in text
     assert ("15 more warnings in the file" in text) is (name == "wide")
     assert "The first 30 of" not in text and "advisor select" in text and "advisor serve ." in text

@@ -139,7 +139,7 @@ def test_the_arrow_keys_go_from_token_to_token_and_tab_stops_once(window: Any, s
 @pytest.mark.browser
 def test_matrix_cells_say_their_value_on_hover_and_by_keyboard(window: Any) -> None:
     window.execute_script("document.querySelector('.matrix [data-row]').focus()")
-    cells = find(window, ".matrix:first-child [data-row]")
+    cells = find(window, ".matrix:first-of-type [data-row]")
     assert find(window, ".matrix .tip:not([hidden])")[0].text == cells[0].get_attribute("aria-label")
     window.switch_to.active_element.send_keys("\ue015")
     assert window.switch_to.active_element == cells[1]

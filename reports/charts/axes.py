@@ -109,7 +109,7 @@ def reference(axes: Axes, x: float) -> None:
     axes.axvline(x, color=COLOURS["muted"], linestyle=DASHES, linewidth=1)
 
 
-LEFT, RIGHT, TOP, BOTTOM = 34, 12, 30, 46  # pixels between the axes and the edges of the drawing
+LEFT, RIGHT, TOP, BOTTOM = 34, 20, 30, 46  # pixels between the axes and the edges of the drawing
 
 _MARK, _GAP = 8.0, 4.5  # half the width of a mark, and the room between it and its name, in pixels
 # Where a name stands beside its point, the best place first; oblique places look accidental.

@@ -40,7 +40,7 @@ def row_axes(
     width: int,
     *,
     row: int = 30,
-    right: float = 12,
+    right: float = 20,
     bold: Sequence[bool] = (),
     above: bool = False,
 ) -> Axes:
@@ -149,7 +149,7 @@ def accuracy_and_cost(
 def _cost_axes(beside: Axes, left: float, costs: Sequence[float], cost: str, *, log: bool) -> Axes:
     figure = figure_of(beside)
     width, height = 72 * figure.get_size_inches()
-    axes = add_axes(figure, left, _FOOT, width - 12, height)
+    axes = add_axes(figure, left, _FOOT, width - 20, height)
     axes.set_ylim(beside.get_ylim())
     wide = width > NARROW
     label = cost + (" (log scale)" if log and wide else ", log" if log else "")

@@ -101,7 +101,7 @@ def figure_of(axes: Axes) -> Figure:
     return cast(Figure, axes.figure)
 
 
-def markup(axes: Axes, label: str, attributes: Mapping[str, str] | None = None) -> str:
+def markup(axes: Axes, label: str) -> str:
     """Return the figure of axes as an ``svg`` element; screen readers read the ``label``."""
     buffer, figure = io.StringIO(), figure_of(axes)
     figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
@@ -114,7 +114,7 @@ def markup(axes: Axes, label: str, attributes: Mapping[str, str] | None = None) 
     width, height = (f"{72 * inches:g}" for inches in figure.get_size_inches())
     root.attrib.clear()
     root.attrib |= {"viewBox": f"0 0 {width} {height}", "width": width, "height": height}
-    root.attrib |= {"role": "img", "aria-label": label, **(attributes or {})}
+    root.attrib |= {"role": "img", "aria-label": label}
     return re.sub(r">\s+<", "><", ElementTree.tostring(root, encoding="unicode", short_empty_elements=False))
 
 

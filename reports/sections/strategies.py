@@ -94,7 +94,7 @@ def _finding(result: Result) -> str:
 
 
 def _not_chosen(result: Result) -> str:
-    """The strategy that is expected to gain more than the learned vote that is recommended; empty if there is none."""
+    """The strategy that is expected to gain more than the learned vote that is recommended; empty without one."""
     row = result.advice.recommendation
     if row is None or row.strategy != ADVICE or result.advice.no_advice is not None:
         return ""

@@ -146,6 +146,7 @@
     const index = examples.findIndex((example) => example.id === wanted);
     if (index < 0) { status.textContent = "The example of this link is not in the report; look for it in samples.jsonl."; return; }
     if (lines[index].hidden) { tools.clear(); room = Math.max(room, index + 1); refresh(); }
+    root.closest("details").open = true;
     lines[index].open = true;
     lines[index].scrollIntoView({ block: "start" });
   }
