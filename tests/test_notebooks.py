@@ -21,7 +21,11 @@ LIMIT = 120
 """Seconds of a processor that a notebook may take; those of a clock depend on what else the machine does."""
 
 SHOWS = {
-    "01-quickstart.ipynb": [r"^Recommended: Ask terse-.*a learned vote", r"Expected gain: [+]\d+\.\d points", r"' The answer is 17\.'"],
+    "01-quickstart.ipynb": [
+        r"^Recommended: Ask terse-.*a learned vote",
+        r"Expected gain: [+]\d+\.\d points",
+        r"' The answer is 17\.'",
+    ],
     "02-reading-a-report.ipynb": [
         r"corrected \d+, made wrong \d+: p = (0\.\d{3}); the report says \1\n",
         r"disagreement 0\.\d\d",
