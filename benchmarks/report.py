@@ -132,6 +132,7 @@ def figures(folder: Path, options: argparse.Namespace) -> Iterator[Figure]:
             return
         seconds = [first_screen(window, big) for _ in range(rounds)]
         yield spread(KEYS[2], seconds, "at most 1", f"seconds to the first screen, {large:,} questions")
+        window.execute_script("document.querySelectorAll('#examples, #questions').forEach((each) => each.open = true)")
         buttons = window.execute_script(
             "return [...document.querySelectorAll('#questions-tool [data-filter]')].map((each) => each.dataset.filter)"
         )

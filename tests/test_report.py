@@ -61,7 +61,7 @@ def test_what_to_run_what_it_gains_and_costs_and_how_sure_it_is_come_first(page:
         f"{told['expected_gain']:+.1f} points expected over terse-pieces",
         f"90% interval {low:+.1f} to {high:+.1f}.",
         "Better than terse-pieces alone with probability 0.99",
-        "right of 100 questions 81.0 88.2",
+        "right of 100 81.0 88.2",
         "calls a question 1 2.3",
         " ms",
         "Ask terse-bytes, terse-pieces and terse-unigram",
@@ -85,7 +85,7 @@ def test_the_first_screen_has_one_gain_the_expected_one(tmp_path: Path, result: 
     assert re.findall("[+\u2212][0-9]+[.][0-9]", first) == ["+4.4", "+1.1", "+7.7"]
     assert not re.search("[Mm]easured|[Pp]redicted", first)
     # The points before and after differ by the gain, and the row of the table has the same ones.
-    levels = re.findall("[0-9]+[.][0-9]", first.partition("right of 100 questions")[2])
+    levels = re.findall("[0-9]+[.][0-9]", first.partition("right of 100 ")[2])
     before, after = map(float, levels[:2])
     assert after - before == pytest.approx(4.4)
     assert f">{after:.1f}<" in strategies_table(page) and ">+4.4<" in strategies_table(page)

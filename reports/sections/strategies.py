@@ -311,9 +311,12 @@ def verdict(report: ReportData) -> dict[str, Any]:
 def _beside(result: Result, row: StrategyFigures) -> list[tuple[str, str, str]]:
     """What the best single model and a strategy reach and cost: the name of a figure, and both values."""
     alone, before = result.alone, result.single_level
-    points = f"{result.measure} in points" if result.is_graded else "right of 100 questions"
+    points = f"{result.measure} in points" if result.is_graded else "right of 100"
     beside = [] if before is None else [(points, text.points(before), text.points(result.level(row)))]
-    for key, what, written in (("calls_per_question", "calls a question", _calls), *_COSTS[:2]):
+    costs = [("calls_per_question", "calls a question", _calls), *_COSTS[:2]]
+    if row.price_per_1000 is None:
+        costs.insert(1, ("tokens_per_question", "tokens a question", text.length))
+    for key, what, written in costs:
         one, other = getattr(alone, key, None), getattr(row, key)
         if other is not None:
             beside.append((what, written(one), written(other)))
