@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 COLOURS = 128
 """Of a picture: the pages are drawn with few, and a file with more is several times as large."""
+STEP = "[...document.querySelectorAll('.strip .token')].findLast((one) => one.querySelector('.against')).click()"
 PLACE = "const box = document.querySelector('.strip').getBoundingClientRect(); return [box.left, box.top + scrollY]"
 
 
@@ -43,12 +44,13 @@ def main() -> None:
             resize(window, width)
             open_report(window, report / "report.html", folded=True)
             save(window, name, 0, 0, width, height)
-        # The first example with a trace, at the step that divides the members most.
-        resize(window, 830)
+        # The first example with a trace, at the last step at which a member would have chosen another token.
+        resize(window, 950)
         open_report(window, demo / "report.html")
         window.execute_script("document.querySelector('[data-filter=traced]').click()")
         window.execute_script("document.querySelector('#explorer .example:not([hidden])').open = true")
         window.execute_async_script("setTimeout(arguments[0], 200)")
+        window.execute_script(STEP)
         left, top = window.execute_script(PLACE)
         save(window, "step", left - 10, top - 70, 773, 564)
 
@@ -58,8 +60,8 @@ def save(window: Any, name: str, x: float, y: float, width: int, height: int) ->
     clip = {"x": x, "y": y, "width": width, "height": height, "scale": 1}
     shot = window.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
     picture = Image.open(io.BytesIO(base64.b64decode(shot["data"]))).convert("RGB")
-    picture.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(DOCS / f"{name}.png", optimize=True)
-    print(f"docs/{name}.png, {width} x {height} pixels")
+    few = picture.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few.save(DOCS / f"{name}.png", optimize=True)
 
 
 if __name__ == "__main__":
