@@ -28,6 +28,8 @@ LINES = "\n".join(json.dumps(record) for record in RECORDS)
         ("d.jsonl", LINES),
         ("d.jsonl", LINES + "\n"),
         ("d.jsonl", "\ufeff" + LINES.replace("\n", "\r\n\r\n")),
+        ("d.jsonl", json.dumps(RECORDS)),
+        ("d.json", LINES),
         ("d.json", json.dumps(RECORDS)),
         ("d.json", json.dumps({"canary": "do not train", "examples": RECORDS})),
     ],
@@ -95,7 +97,7 @@ def test_a_variant_fills_paths_and_prompts(tmp_path: Path) -> None:
         ("d.jsonl", b'{"question": " ", "answer": "1"}', "d.jsonl:1: the prompt is blank"),
         ("d.jsonl", b"", "the split 'dev' has no records"),
         ("d.json", b'[{"question": "a"},\n', "d.json: not JSON after element 1 (Expecting value"),
-        ("d.json", b'{"a": 1}', "d.json holds no list of records"),
+        ("d.json", b'{\n"a": 1}', "d.json holds no list of records"),
         ("d.csv", b"question,answer\n", "the split 'dev' has no records"),
     ],
 )

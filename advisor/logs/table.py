@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
 from advisor.logs.values import amount_of, check_name, count_of, listed, object_at
 from advisor.records import fits
-from advisor.tasks.tables.rows import EXTENSIONS, LeftOut, Row, columns_of, kind_of, rows_of, rows_of_object, stem_of
+from advisor.tasks.tables.rows import EXTENSIONS, LeftOut, Row, columns_of, kind_of, rows_of, stem_of
 from advisor.tasks.tables.streams import Notes
 from advisor.tasks.tables.values import (
     SavedResponse,
@@ -110,10 +110,13 @@ def _is_table(file: LogFile) -> bool:
     kind = kind_of(file.head, file.path)
     if kind is None or (not file.given and file.path.suffix.lower() not in EXTENSIONS):
         return False
-    if kind == "lines" and not file.first_object and rows_of_object(file.path) is None:
+    if not file.given:
+        # Only files that may be tables: a folder may have thousands of others.
+        return bool(roles_of(file.path))
+    try:
+        return kind != "lines" or bool(columns_of(file.path))
+    except InputError:
         return False
-    # Only files that may be tables: a folder may have thousands of others.
-    return file.given or bool(roles_of(file.path))
 
 
 def roles_of(path: Path) -> dict[str, str]:

@@ -16,13 +16,12 @@ import json
 import keyword
 import re
 import stat
-from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from advisor.tasks.tables.rows import LeftOut, Row, columns_of, rows_in, rows_of, saved_rows, stem_of
-from advisor.tasks.tables.streams import Notes, content_of, head_of, json_items, json_lines, json_object
+from advisor.tasks.tables.rows import LeftOut, Row, columns_of, objects_of, rows_of, stem_of
+from advisor.tasks.tables.streams import Notes, content_of
 from ensemble.common.files import exists
 from ensemble.errors import InputError
 
@@ -87,12 +86,10 @@ def data_suffix(path: Path) -> str:
 def read_records(path: Path, part: str, notes: Notes) -> list[Record]:
     """Read one data file by its extension, or a folder that is a split of a saved data set."""
     kind = data_suffix(path)
-    if path.is_dir():
-        rows: Iterable[Row] = _with_whole_numbers(_limited(path, saved_rows(path)))
-    elif kind in TABLES:
-        rows = _table_rows(path, notes)
+    if path.is_dir() or kind in TABLES:
+        rows: Iterable[Row] = _table_rows(path, notes)
     elif kind in (".jsonl", ".ndjson", ".json"):
-        rows = _checked(path, _json_rows(path) if kind == ".json" else json_lines(path, None))
+        rows = _checked(path, objects_of(path, None))
     elif kind == ".txt":
         lines = _split_lines(read_text(path, LARGEST, _WAY_OUT))
         rows = (({"text": line}, f"{path}:{number}") for number, line in enumerate(lines, start=1))
@@ -179,7 +176,7 @@ def _table_rows(path: Path, notes: Notes) -> list[Row]:
                 raise InputError(f"{row.place}: {row.reason}; correct it, or quote the cells that have commas")
             yield row
 
-    rows = _limited(path, complete())
+    rows = _checked(path, complete())
     if data_suffix(path) in (".csv", ".tsv"):
         _read_truth(rows)
     return _with_whole_numbers(rows)
@@ -192,19 +189,6 @@ def _read_truth(rows: Sequence[Row]) -> None:
         if any(words) and set(words) <= {*_TRUTH, None}:
             for (values, _), word in zip(rows, words, strict=True):
                 values[name] = None if word is None else _TRUTH[word]
-
-
-def _limited(path: Path, rows: Iterable[Row]) -> list[Row]:
-    """Some rows, if their cells are not too large together."""
-    kept, size = [], 0
-    for row in rows:
-        kept.append(row)
-        # A row of empty cells takes memory, too.
-        size += 32 + sum(len(value) if isinstance(value, str) else 8 for value in row[0].values())
-        # The size of the file says little: compressed files, Parquet and Arrow repeat a text in a few bytes.
-        if size > LARGEST:
-            raise InputError(f"{path}: its cells have more than {_size(LARGEST)}; give fewer records")
-    return kept
 
 
 def _with_whole_numbers(rows: list[Row]) -> list[Row]:
@@ -223,28 +207,15 @@ def _with_whole_numbers(rows: list[Row]) -> list[Row]:
     return rows
 
 
-def _json_rows(path: Path) -> Iterator[Row]:
-    """The records of a list, or of an object: BBH's files have them beside a warning not to train on them."""
-    if head_of(path).removeprefix(BOM_UTF8).lstrip()[:1] == b"{":
-        rows = rows_in(json_object(path, LARGEST))
-        if rows is None:
-            raise InputError(f"{path} holds no list of records; make it a JSON array, or an object with one list")
-        yield from ((row, f"{path} (record {number})") for number, row in enumerate(rows, start=1))
-        return
-    for item, place in json_items(path):
-        if not isinstance(item, dict):
-            raise InputError(f'{place}: a record must be a JSON object such as {{"question": ...}}; correct it')
-        yield item, place
-
-
 def _checked(path: Path, rows: Iterable[Row]) -> list[Row]:
-    """Rows of JSON, which can spell halves of surrogate pairs, if no tokenizer or file stumbles over them."""
+    """Rows that are not too large together, and have no half of a surrogate pair, over which tokenizers stumble."""
     kept, size = [], 0
     for values, place in rows:
         try:
             size += len(json.dumps(values, ensure_ascii=False).encode())
         except UnicodeEncodeError as error:
             raise InputError(f"{place}: not usable JSON: half a surrogate pair in a string; correct it") from error
+        # The size of the file says little: compressed files, Parquet and Arrow repeat a text in a few bytes.
         if size > LARGEST:
             raise InputError(f"{path}: its records have more than {_size(LARGEST)}; give fewer records")
         kept.append((values, place))

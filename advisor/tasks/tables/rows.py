@@ -1,4 +1,4 @@
-"""Rows of tables in CSV, TSV, JSON, JSON Lines, Parquet and Excel files, as a stream.
+"""Rows of tables in CSV, TSV, JSON, JSON Lines, Parquet and Excel files and in saved data sets, as a stream.
 
 The kind of a file follows from its content. The first sheet of an Excel file that is not hidden is read; formulas have
 the values that the file keeps for them. A file that is one JSON object has its rows by column or by row, as pandas
@@ -8,17 +8,17 @@ commas, semicolons, tabs or bars separate their columns.
 
 from __future__ import annotations
 
-import codecs
 import csv
 import io
 import json
 import os
 import re
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from advisor.tasks.tables.libraries import MOST_COLUMNS, MOST_ROWS, check_title
 from advisor.tasks.tables.streams import (
@@ -26,6 +26,7 @@ from advisor.tasks.tables.streams import (
     LARGEST_ITEM,
     ZIP,
     Notes,
+    head_of,
     json_items,
     json_lines,
     json_object,
@@ -49,6 +50,8 @@ _HINT = re.compile(r"sep=(.)\s*")
 """A first line by which Excel knows the delimiter."""
 _WINDOWS = "cp1252"
 _LONGEST_LIST = 200  # characters
+_LIBRARY_KINDS = {"excel": None, "parquet": "pyarrow", "saved": "datasets"}
+"""What :mod:`advisor.tasks.tables.libraries` reads, and the package that must be installed for it."""
 _SHEET = "xl/workbook.xml"
 EXTENSIONS = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json", ".parquet", ".xlsx", ".xlsm", ".gz", ".xz", ".bz2")
 """How names of tables and of other data files end; the last three are of compressed files."""
@@ -74,7 +77,7 @@ def kind_of(head: bytes, path: Path) -> str | None:
 
     The extension decides only whether text is CSV, and the members of a zip file are looked up.
     """
-    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    start = head.removeprefix(BOM_UTF8).lstrip()[:1]
     if head.startswith(b"PAR1"):
         return "parquet"
     if head.startswith(ZIP):
@@ -96,11 +99,13 @@ def columns_of(path: Path) -> list[str]:
         rows = [row for row, _ in islice(_cells(path), 2)]
         check_title(str(path), rows)
         names = rows[0] if rows else []
-    elif kind in ("excel", "parquet"):
-        names = library_columns(kind, path)
+    elif kind in _LIBRARY_KINDS:
+        if package := _LIBRARY_KINDS[kind]:
+            check_installed(package, str(path))
+        names = _call_library(path, "columns", kind, str(path))
     else:
         # Not the first object alone: tools leave out keys without a value.
-        names = list(dict.fromkeys(name for row, _ in islice(_objects(path, kind, []), 100) for name in row))
+        names = list(dict.fromkeys(name for row, _ in islice(objects_of(path, []), 100) for name in row))
     if len(names) > MOST_COLUMNS:
         raise InputError(f"{path}: it has {len(names):,} columns; give a table with at most {MOST_COLUMNS:,}")
     return names
@@ -116,14 +121,14 @@ def rows_of(path: Path, columns: Sequence[str], notes: Notes) -> Iterator[Row | 
         rows: Iterable[Row | LeftOut] = _csv_rows(path, names, columns)
         if _encoding(path) == _WINDOWS:
             notes.append(f"{path}: not UTF-8 text; it is read as {_WINDOWS} (Windows, Western Europe)")
-    elif kind in ("excel", "parquet"):
-        rows = library_rows(kind, path, columns)
+    elif kind in _LIBRARY_KINDS:
+        rows = _library_rows(kind, path, columns)
         sheet, others = _call_library(path, "sheets", str(path)) if kind == "excel" else ("", [])
         if others:
             listed = shortened(", ".join(map(visible, others)), _LONGEST_LIST)
             notes.append(f"{path}: of its {len(others) + 1} sheets only {visible(sheet)} was read, and not {listed}")
     else:
-        rows = (({name: row.get(name) for name in columns}, place) for row, place in _objects(path, kind, notes))
+        rows = (({name: row.get(name) for name in columns}, place) for row, place in objects_of(path, notes))
     for number, row in enumerate(rows, start=1):
         if number > MOST_ROWS:
             raise InputError(f"{path}: it has over {MOST_ROWS:,} rows; split it")
@@ -131,6 +136,10 @@ def rows_of(path: Path, columns: Sequence[str], notes: Notes) -> Iterator[Row | 
 
 
 def _kind(path: Path) -> str:
+    if path.is_dir():
+        # It also checks that no file outside of the folder is named.
+        saved_files(path)
+        return "saved"
     with open_stream(path) as stream:
         kind = kind_of(stream.read(HEAD), path)
     if kind is None:
@@ -143,15 +152,7 @@ def plain(value: Any) -> Any:
     return None if value == "" or value != value else value  # noqa: PLR0124  # true only for NaN
 
 
-def library_columns(kind: str, path: Path) -> list[str]:
-    """The names of the columns of a file or folder that :mod:`advisor.tasks.tables.libraries` reads."""
-    if kind != "excel":
-        check_installed("pyarrow" if kind == "parquet" else "datasets", str(path))
-    return cast("list[str]", _call_library(path, "columns", kind, str(path)))
-
-
-def library_rows(kind: str, path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """The rows of a file or folder that :mod:`advisor.tasks.tables.libraries` reads."""
+def _library_rows(kind: str, path: Path, columns: Sequence[str]) -> Iterator[Row]:
     reading = _call_library(path, "open_rows", kind, str(path), list(columns))
     try:
         while batch := _call_library(path, "next_rows", reading):
@@ -176,42 +177,46 @@ def _call_library(path: Path, function: str, *arguments: Any) -> Any:
         raise InputError(f"{path}: {error}; give another file, or a smaller part of it") from error
 
 
-def _objects(path: Path, kind: str, notes: Notes) -> Iterator[Row]:
-    if kind == "lines":
-        whole = rows_of_object(path)
+def objects_of(path: Path, notes: Notes | None) -> Iterator[Row]:
+    """The objects of a file with JSON Lines, or with one JSON list or object; without notes other values are errors."""
+    if head_of(path).removeprefix(BOM_UTF8).lstrip()[:1] != b"[":
+        whole = _rows_of_object(path)
         yield from json_lines(path, notes) if whole is None else whole
         return
     broken: list[str] = []
     for item, place in json_items(path):
         if isinstance(item, dict):
             yield item, place
+        elif notes is None:
+            raise InputError(f'{place}: a record must be a JSON object such as {{"question": ...}}; correct it')
         else:
             broken.append(place)
-    if broken:
+    if broken and notes is not None:
         notes.append(
             f"{path}: {len(broken):,} elements are left out, which are not JSON objects; the first: {broken[0]}"
         )
 
 
-def rows_of_object(path: Path) -> list[Row] | None:
-    """The rows in a file that is one JSON object; None for JSON Lines, and for an object without rows."""
-    with open_stream(path) as stream:
-        head = stream.read(HEAD)
+def _rows_of_object(path: Path) -> list[Row] | None:
+    """The rows in a file that is one JSON object; None for JSON Lines."""
+    first, _, rest = head_of(path).partition(b"\n")
     try:
         # Of JSON Lines the first line is an object. A row alone is one, too.
-        json.loads(head.partition(b"\n")[0])
-        is_one_line = not head.partition(b"\n")[2].strip()
+        json.loads(first)
+        is_row = True
     except (ValueError, RecursionError):
-        is_one_line = True
+        is_row = False
     try:
-        value = json_object(path) if is_one_line else {}
+        value = {} if is_row and rest.strip() else json_object(path)
     except InputError:
         return None
-    rows = rows_in(value)
+    rows = _rows_in(value)
+    if rows is None and not is_row:
+        raise InputError(f"{path} holds no list of records; make it a JSON array, or an object with one list")
     return None if rows is None else [(row, f"{path} (row {number})") for number, row in enumerate(rows, start=1)]
 
 
-def rows_in(value: dict[str, Any]) -> list[dict[str, Any]] | None:
+def _rows_in(value: dict[str, Any]) -> list[dict[str, Any]] | None:
     """The rows in an object, by column or by row, as pandas writes them, or in its only list; None without rows."""
     columns, data = value.get("columns"), value.get("data")
     if isinstance(columns, list) and isinstance(data, list) and all(isinstance(row, list) for row in data):
@@ -258,9 +263,9 @@ def _encoding(path: Path) -> str:
     """The encoding of a text file. The whole file decides: rows of the start may have ASCII characters only."""
     with open_stream(path) as stream:
         piece = stream.read(HEAD)
-        if piece.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        if piece.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
             return "utf-16"
-        decoder = codecs.getincrementaldecoder("utf-8")()
+        decoder = getincrementaldecoder("utf-8")()
         try:
             while piece:
                 decoder.decode(piece)
@@ -312,17 +317,6 @@ def saved_files(folder: Path) -> list[Path]:
     if not all(isinstance(name, str) and _is_name(name) for name in names):
         raise InputError(f"{folder / _STATE}: `_data_files` is not a list of file names; save the data set again")
     return [folder / str(name) for name in names]
-
-
-def saved_rows(folder: Path) -> Iterator[Row]:
-    """The rows of one split."""
-    # It also checks that no file outside of the folder is named.
-    saved_files(folder)
-    names = library_columns("saved", folder)
-    if len(names) > MOST_COLUMNS:
-        raise InputError(f"{folder}: it has {len(names):,} columns; give at most {MOST_COLUMNS:,}")
-    for values, place in library_rows("saved", folder, names):
-        yield {name: plain(value) for name, value in values.items()}, place
 
 
 def _is_name(name: str) -> bool:
