@@ -19,7 +19,7 @@ from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from advisor.judge.judge import Judge, open_profiler
-from advisor.judge.prompts import CUT, LONGEST_RESPONSE, Grade, Match, Shown, judge_task, name_of_set, verdict_of
+from advisor.judge.prompts import CUT, LONGEST_RESPONSE, Shown, Verdict, judge_task, name_of_set, verdict_of
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import RunConfig
@@ -42,10 +42,10 @@ QUESTIONS = 6
 """Of each split."""
 WRITERS = ("short", "medium", "longest")
 """Candidates; each writes its name, so that all responses and all verdicts are known."""
-Verdict = Callable[[str], str]
+Says = Callable[[str], str]
 
 
-def serve(raw: Raw, write: Callable[[str, str], str | Answer] = lambda name, _: name, **judges: Verdict) -> None:
+def serve(raw: Raw, write: Callable[[str, str], str | Answer] = lambda name, _: name, **judges: Says) -> None:
     """Candidates that write their names, or what a function of name and prompt says, and judges that say another's."""
 
     def answer(path: str, body: dict[str, Any]) -> Answer:
@@ -124,8 +124,8 @@ def test_a_judge_that_prefers_the_first_place_gives_all_models_the_same_score(pl
         (matches,) = judge.verdicts("dev")
         assert len(matches) == QUESTIONS * 6 and all(match.score == 1 for match in matches)
         assert {profile.accuracy for profile in profiler.alone(WRITERS, dev).values()} == {50}
-        assert Match("dev-0", "short", "medium", 1.0) in matches
-        assert Match("dev-0", "medium", "short", 1.0) in matches
+        assert Verdict("dev-0", "short", "medium", 1.0) in matches
+        assert Verdict("dev-0", "medium", "short", 1.0) in matches
 
 
 def test_a_comparison_that_cannot_be_read_is_a_tie_and_said(place: Place, raw: Raw) -> None:
@@ -164,7 +164,7 @@ def test_a_grade_that_cannot_be_read_is_the_mean_of_the_others_of_its_question(p
         found = {name: profile.accuracy for name, profile in profiler.alone(WRITERS, dev).items()}
         assert found == pytest.approx({"short": 200 / 9, "medium": 500 / 9, "longest": 800 / 9})
         assert [grade for grade in judge.verdicts("dev")[0] if grade.score is None] == [
-            Grade(f"dev-{n}", "medium", None) for n in range(QUESTIONS)
+            Verdict(f"dev-{n}", "medium", "", None) for n in range(QUESTIONS)
         ]
 
 
@@ -181,8 +181,10 @@ def test_equal_texts_are_a_tie_and_a_failed_response_loses_without_a_judge(place
         assert [answer.score for answer in profiles["short"].answers] == pytest.approx([0.5 / 3] * QUESTIONS)
         assert [answer.score for answer in profiles["medium"].answers] == pytest.approx([2 / 3] * QUESTIONS)
         settled = [match for match in judge.settled("dev") if match.question == "dev-0"]
-        assert Match("dev-0", "short", "medium", 0.0) in settled and Match("dev-0", "longest", "short", 1.0) in settled
-        assert Match("dev-0", "medium", "longest", 0.5) in settled and len(settled) == 6
+        assert (
+            Verdict("dev-0", "short", "medium", 0.0) in settled and Verdict("dev-0", "longest", "short", 1.0) in settled
+        )
+        assert Verdict("dev-0", "medium", "longest", 0.5) in settled and len(settled) == 6
         # Both models that write the same are compared with the short text by one prompt for each order.
         assert judge.calls("dev") == len(asked(raw)) == (QUESTIONS - 1) * 2
 
@@ -211,7 +213,7 @@ def test_a_response_decides_nothing_by_what_it_says(place: Place, raw: Raw) -> N
         judge=lambda prompt: "[[B]]" if attack in prompt.split(" | ")[1] else "[[A]]",
     )
     with judging(prepare(place, raw, PAIRWISE)) as (judge, _, _dev):
-        assert all(m.score == 0 for m in judge.verdicts("dev")[0] if isinstance(m, Match) and m.first == "short")
+        assert all(m.score == 0 for m in judge.verdicts("dev")[0] if m.first == "short")
     assert f"What is 1 + 1?\nAnswer: | {attack} | medium" in asked(raw)
 
 
@@ -396,8 +398,8 @@ def test_a_verdict_by_likelihood_is_the_expected_score(
     with judging(arguments) as (judged, _, dev):
         found = judged.verdicts("dev")[0][0]
     question = dev.examples[0].question
-    if isinstance(found, Grade):
-        prompt, values = f"{question} | {found.model} | grade", {str(n): (n - 1) / 4 for n in range(1, 6)}
+    if not found.second:
+        prompt, values = f"{question} | {found.first} | grade", {str(n): (n - 1) / 4 for n in range(1, 6)}
     else:
         prompt, values = f"{question} | {found.first} | {found.second}", {"A": 1.0, "B": 0.0, "C": 0.5}
     chances = {option: math.exp(logprob(long_models / "one", prompt, option)) for option in values}
@@ -470,7 +472,7 @@ def test_verdicts_on_a_method_are_not_those_of_a_candidate_with_its_name(place: 
         members = ("medium", "longest")
         best = profiler.alone(members, task)["longest"]
         profiler.graded(replace(best, model="voting"), members, task)
-        found = {(m.first, m.second): m.score for m in judge.verdicts("dev")[0] if isinstance(m, Match)}
+        found = {(m.first, m.second): m.score for m in judge.verdicts("dev")[0]}
     assert found["voting", "medium"] == 0
     assert found[name_of_set("voting", members), "medium"] == 1
 

@@ -13,28 +13,28 @@ from scipy import stats
 from scipy.special import expit
 
 from advisor.judge.bradley_terry import bradley_terry
-from advisor.judge.prompts import Grade, Match
+from advisor.judge.prompts import Verdict
 from advisor.judge.summary import head_to_head, judge_warnings, summarize_grades, summarize_matches
 from advisor.run.figures import JudgedSplit
 from advisor.statistics import cluster_interval, wilson
 
 MATCHES = [
-    Match("1", "a", "b", 1.0),
-    Match("1", "b", "a", 1.0),  # the first one again: another verdict
-    Match("2", "a", "b", 1.0),
-    Match("2", "b", "a", 0.0),  # the same winner
-    Match("3", "a", "b", 0.5),
-    Match("3", "b", "a", 0.5),  # a tie twice
-    Match("4", "a", "b", 0.5),
-    Match("4", "b", "a", 0.0),  # a tie and a win
-    Match("5", "a", "b", None),
-    Match("5", "b", "a", 1.0),
+    Verdict("1", "a", "b", 1.0),
+    Verdict("1", "b", "a", 1.0),  # the first one again: another verdict
+    Verdict("2", "a", "b", 1.0),
+    Verdict("2", "b", "a", 0.0),  # the same winner
+    Verdict("3", "a", "b", 0.5),
+    Verdict("3", "b", "a", 0.5),  # a tie twice
+    Verdict("4", "a", "b", 0.5),
+    Verdict("4", "b", "a", 0.0),  # a tie and a win
+    Verdict("5", "a", "b", None),
+    Verdict("5", "b", "a", 1.0),
 ]
 LENGTHS = {(str(n), model): size for n in range(1, 6) for model, size in (("a", 10), ("b", 20))}
 
 
 def test_position_bias_ties_and_unread_verdicts_are_counted() -> None:
-    found = summarize_matches([MATCHES], [Match("6", "a", "b", 0.5)], LENGTHS)
+    found = summarize_matches([MATCHES], [Verdict("6", "a", "b", 0.5)], LENGTHS)
     assert (found["verdicts"], found["unread"], found["settled"]) == (10, 1, 1)
     assert found["ties"]["n"] == 9
     assert found["ties"]["share"] == pytest.approx(100 * 3 / 9)
@@ -64,7 +64,7 @@ def test_likelihoods_name_the_winner_that_is_more_probable() -> None:
 
 
 def test_models_have_the_strengths_of_all_matches_with_a_result() -> None:
-    found = summarize_matches([MATCHES], [Match("6", "a", "b", 0.5)], {})
+    found = summarize_matches([MATCHES], [Verdict("6", "a", "b", 0.5)], {})
     assert [each.matches for each in found["models"]] == [10, 10]
     assert found["models"][0].model == "a"
     assert found["longer_wins"] == {"n": 0, "clusters": 0, "share": None, "share_ci": None}
@@ -87,7 +87,9 @@ def test_agreement_of_two_judges_is_that_of_their_winners() -> None:
 def test_grades_have_means_and_the_agreement_of_two_judges() -> None:
     ours = [0.0, 0.25, 0.5, 1.0, None, 0.75]
     theirs = [0.25, 0.25, 1.0, 1.0, 0.5, None]
-    judged = [[Grade(str(n // 2), "ab"[n % 2], score) for n, score in enumerate(scores)] for scores in (ours, theirs)]
+    judged = [
+        [Verdict(str(n // 2), "ab"[n % 2], "", score) for n, score in enumerate(scores)] for scores in (ours, theirs)
+    ]
     lengths = {(str(n // 2), "ab"[n % 2]): 10 * n for n in range(6)}
     found = summarize_grades(judged, lengths, step=0.25)
     assert (found["verdicts"], found["unread"]) == (6, 1)
@@ -103,8 +105,8 @@ def test_grades_have_means_and_the_agreement_of_two_judges() -> None:
 
 @pytest.mark.parametrize("score", [0.5, 1.0])
 def test_verdicts_that_are_all_equal_have_no_correlation(score: float) -> None:
-    same = [Match(str(n), "a", "b", score) for n in range(5)]
-    grades = [Grade(str(n), "a", score) for n in range(5)]
+    same = [Verdict(str(n), "a", "b", score) for n in range(5)]
+    grades = [Verdict(str(n), "a", "", score) for n in range(5)]
     assert summarize_matches([same, same], [], {})["agreement"] == {"n": 5, "clusters": 5, "equal": 100, "kappa": None}
     found = summarize_grades([grades, grades], {("0", "a"): 1, ("1", "a"): 2}, 0.1)
     assert found["agreement"]["spearman"] is None
@@ -120,11 +122,11 @@ def test_nothing_judged_has_empty_figures() -> None:
 
 def test_head_to_head_counts_a_question_once_and_the_rivals_own_response_as_a_tie() -> None:
     matches = [
-        Match("1", "set", "a", 1.0),
-        Match("1", "a", "set", 0.5),
-        Match("2", "set", "a", 0.0),
-        Match("2", "set", "b", 1.0),
-        Match("3", "b", "a", 1.0),
+        Verdict("1", "set", "a", 1.0),
+        Verdict("1", "a", "set", 0.5),
+        Verdict("2", "set", "a", 0.0),
+        Verdict("2", "set", "b", 1.0),
+        Verdict("3", "b", "a", 1.0),
     ]
     found = head_to_head(matches, {"1": "set", "2": "set", "3": "a"}, "a")
     assert found is not None
@@ -138,7 +140,7 @@ def test_head_to_head_counts_a_question_once_and_the_rivals_own_response_as_a_ti
 def judged(rule: Any, questions: int = 30) -> JudgedSplit:
     """The figures of a judge that scores the first one of two models by a rule."""
     matches = [
-        Match(str(n), first, second, rule(n, first, second))
+        Verdict(str(n), first, second, rule(n, first, second))
         for n in range(questions)
         for first, second in permutations("ab")
     ]
@@ -166,7 +168,7 @@ def test_a_consistent_judge_that_agrees_gives_no_warning() -> None:
 def test_a_place_that_always_wins_is_said_for_as_few_questions_as_chance_allows(questions: int, is_said: bool) -> None:
     """Were a third of the pairs changed, 3 questions would all be changed in 1 of 27 cases, 4 in 1 of 81."""
     models = [str(n) for n in range(8)]
-    matches = [Match(str(n), *pair, 1.0) for n in range(questions) for pair in permutations(models, 2)]
+    matches = [Verdict(str(n), *pair, 1.0) for n in range(questions) for pair in permutations(models, 2)]
     found = summarize_matches([matches, matches], [], {})
     assert (found["changed"]["n"], found["changed"]["clusters"]) == (28 * questions, questions)
     warnings = judge_warnings(["judge", "other"], JudgedSplit(**found))
@@ -182,11 +184,11 @@ def test_a_judge_that_prefers_no_model_is_said_to_tell_nothing(score: float) -> 
 
 
 def test_equal_mean_grades_are_said_and_their_intervals_have_a_width() -> None:
-    grades = [Grade(str(n), model, 0.5) for n in range(5) for model in "ab"]
+    grades = [Verdict(str(n), model, "", 0.5) for n in range(5) for model in "ab"]
     found = summarize_grades([grades], {}, 1.0)
     assert all(np.ptp(each["score_ci"]) > 10 for each in found["models"])
     assert "all have the same mean grade" in "".join(judge_warnings(["judge"], JudgedSplit(**found)))
-    better = [each._replace(score=0.6) if each.model == "a" else each for each in grades]
+    better = [each._replace(score=0.6) if each.first == "a" else each for each in grades]
     assert judge_warnings(["judge"], JudgedSplit(**summarize_grades([better], {}, 1.0))) == []
 
 
@@ -200,17 +202,17 @@ def test_verdicts_that_cannot_be_read_give_a_warning() -> None:
 
 def drawn(
     strengths: dict[str, float], questions: int, seed: int, first: float = 0.0, ties: float = 0.0
-) -> Iterator[Match]:
+) -> Iterator[Verdict]:
     """Matches of all pairs in both orders, with results drawn from the model; a share of them are ties."""
     generator = np.random.default_rng(seed)
     for question in range(questions):
         for (a, strong), (b, weak) in permutations(strengths.items(), 2):
             wins = generator.random() < expit(strong - weak + first)
             tie = generator.random() < ties
-            yield Match(str(question), a, b, 0.5 if tie else float(wins))
+            yield Verdict(str(question), a, b, 0.5 if tie else float(wins))
 
 
-def minorized(matches: list[Match], rounds: int = 20_000) -> tuple[dict[str, float], float]:
+def minorized(matches: list[Verdict], rounds: int = 20_000) -> tuple[dict[str, float], float]:
     """Strengths and home advantage by Hunter's MM algorithm (2004, Annals of Statistics 32, section 3), with one
     imaginary tie of each model against an opponent of worth 1, and one match that the order decides both ways."""
     models = sorted({name for match in matches for name in (match.first, match.second)})
@@ -250,7 +252,8 @@ def test_strengths_are_those_of_hunters_algorithm() -> None:
 def test_two_models_with_a_match_a_question_have_jeffreys_interval() -> None:
     # Both orders equally often, so that the order takes nothing from the strengths.
     matches = [
-        Match(str(n), "a", "b", float(n < 30)) if n % 2 else Match(str(n), "b", "a", float(n >= 30)) for n in range(40)
+        Verdict(str(n), "a", "b", float(n < 30)) if n % 2 else Verdict(str(n), "b", "a", float(n >= 30))
+        for n in range(40)
     ]
     low, high = bradley_terry(matches).strengths[0].win_rate_ci
     # A win rate counts the tie of a model with itself.
@@ -260,7 +263,7 @@ def test_two_models_with_a_match_a_question_have_jeffreys_interval() -> None:
 
 def test_win_rates_are_the_mean_scores_if_all_meet_equally_often_and_the_order_has_no_effect() -> None:
     matches = list(drawn({"a": 0.8, "b": 0.0, "c": -0.5}, 200, seed=1))
-    matches += [Match(each.question, each.second, each.first, 1 - each.score) for each in matches]
+    matches += [Verdict(each.question, each.second, each.first, 1 - each.score) for each in matches]
     found = bradley_terry(matches)
     assert [each.win_rate for each in found.strengths] == pytest.approx(
         [(50 + 2 * each.score) / 3 for each in found.strengths], abs=0.1
@@ -270,8 +273,8 @@ def test_win_rates_are_the_mean_scores_if_all_meet_equally_often_and_the_order_h
 
 @pytest.mark.parametrize("score", [0.0, 1.0, 0.5])
 def test_a_model_that_wins_or_loses_everything_has_a_finite_strength_and_an_interval(score: float) -> None:
-    matches = [Match(str(n), "a", "b", score) for n in range(20)] + [
-        Match(str(n), "b", "a", 1 - score) for n in range(20)
+    matches = [Verdict(str(n), "a", "b", score) for n in range(20)] + [
+        Verdict(str(n), "b", "a", 1 - score) for n in range(20)
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -284,7 +287,7 @@ def test_a_model_that_wins_or_loses_everything_has_a_finite_strength_and_an_inte
 
 
 def test_a_judge_that_always_prefers_the_first_one_says_nothing_about_the_models() -> None:
-    matches = [Match(str(n), *order, 1.0) for n in range(30) for order in (("a", "b"), ("b", "a"))]
+    matches = [Verdict(str(n), *order, 1.0) for n in range(30) for order in (("a", "b"), ("b", "a"))]
     found = bradley_terry(matches)
     assert [each.win_rate for each in found.strengths] == pytest.approx([50, 50])
     assert found.first_wins > 98
@@ -292,7 +295,7 @@ def test_a_judge_that_always_prefers_the_first_one_says_nothing_about_the_models
 
 def test_all_matches_of_a_question_are_resampled_together() -> None:
     """The same verdicts ten times a question: the interval stays as wide as with one verdict a question."""
-    once = [Match(str(n), *(("a", "b") if n % 2 else ("b", "a")), float(n % 4 < 2)) for n in range(40)]
+    once = [Verdict(str(n), *(("a", "b") if n % 2 else ("b", "a")), float(n % 4 < 2)) for n in range(40)]
     widths = []
     for matches in (once, once * 10):
         low, high = bradley_terry(matches).strengths[0].win_rate_ci
@@ -301,7 +304,7 @@ def test_all_matches_of_a_question_are_resampled_together() -> None:
 
 
 def test_groups_of_models_that_never_met_are_named() -> None:
-    matches = [Match("1", "a", "b", 1.0), Match("1", "c", "d", 0.0), Match("2", "b", "e", 0.5)]
+    matches = [Verdict("1", "a", "b", 1.0), Verdict("1", "c", "d", 0.0), Verdict("2", "b", "e", 0.5)]
     assert bradley_terry(matches).groups == (("a", "b", "e"), ("c", "d"))
 
 
@@ -314,8 +317,8 @@ def test_sets_do_not_change_the_win_rates_of_candidates() -> None:
 
 
 def test_matches_that_needed_no_judge_say_nothing_about_the_order() -> None:
-    matches = [Match(str(n), *order, 1.0) for n in range(10) for order in (("a", "b"), ("b", "a"))]
-    equal = [Match(str(n), "a", "b", 0.5) for n in range(10, 100)]
+    matches = [Verdict(str(n), *order, 1.0) for n in range(10) for order in (("a", "b"), ("b", "a"))]
+    equal = [Verdict(str(n), "a", "b", 0.5) for n in range(10, 100)]
     alone, with_ties = (bradley_terry(matches, settled) for settled in ([], equal))
     assert with_ties.first_wins == pytest.approx(alone.first_wins)
     assert [each.matches for each in with_ties.strengths] == [110, 110]

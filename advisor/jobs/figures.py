@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from advisor.advice.comparison import Compared, StrategyResult
 from advisor.advice.doubts import answer_shares, doubts_of, enough_tokens, finished_accuracy
 from advisor.advice.recommendation import CloseCall
 from advisor.judge.judge import Judge
-from advisor.judge.prompts import Grade, Match, name_of_set
+from advisor.judge.prompts import Verdict, name_of_set
 from advisor.judge.summary import head_to_head, summarize_grades, summarize_matches
 from advisor.logs import sources
 from advisor.logs.join import JoinedLogs
@@ -249,16 +249,14 @@ def judge_section(
             if answer.text is not None
         }
         if task.is_relative:
-            matches, sure = cast("list[list[Match]]", judged), cast("list[Match]", settled)
-            figures = summarize_matches(matches, sure, lengths, candidates, seed=seed, clusters=clusters)
+            figures = summarize_matches(judged, settled, lengths, candidates, seed=seed, clusters=clusters)
             # Strategies are compared on the held-out questions only; the dev questions choose their members.
             if task is responses[-1][0]:
                 taking_part = [each for each in strategies if not each.figures.is_single]
-                met = [_met(each, [*matches[0], *sure], clusters) for each in taking_part]
+                met = [_met(each, [*judged[0], *settled], clusters) for each in taking_part]
         else:
             low, high = task.rubric.scale if task.rubric else (0, 1)
-            grades = cast("list[list[Grade]]", judged)
-            figures = summarize_grades(grades, lengths, 1 / (high - low), clusters=clusters)
+            figures = summarize_grades(judged, lengths, 1 / (high - low), clusters=clusters)
         splits.append(JudgedSplit(split=task.split, calls=judge.calls(task.split), **figures))
     return JudgeSection(
         mode=judge.mode,
@@ -281,13 +279,12 @@ def direct_comparison(section: JudgeSection | None, recommendation: RecommendedS
     return ""
 
 
-def _without(failed: Collection[str], verdicts: Sequence[Match | Grade]) -> list[Match | Grade]:
+def _without(failed: Collection[str], verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts in which no failed model takes part."""
-    names = [{each.model} if isinstance(each, Grade) else {each.first, each.second} for each in verdicts]
-    return [each for each, own in zip(verdicts, names, strict=True) if own.isdisjoint(failed)]
+    return [each for each in verdicts if each.first not in failed and each.second not in failed]
 
 
-def _met(result: StrategyResult, matches: Sequence[Match], clusters: Mapping[str, str]) -> HeadToHead | None:
+def _met(result: StrategyResult, matches: Sequence[Verdict], clusters: Mapping[str, str]) -> HeadToHead | None:
     """A strategy against the best single model; None if the judge compared none of its responses with that model's."""
     strategy = result.strategy
     if any(draw is not None for _, draw in result.replay.takes):

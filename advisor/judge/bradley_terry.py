@@ -21,7 +21,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.special import expit
 
-from advisor.judge.prompts import Match
+from advisor.judge.prompts import Verdict
 from advisor.records import FIGURE_ALPHA, TOLERANCE
 from advisor.run.figures import JudgedModel
 from advisor.statistics import Floats, Interval, percentile_interval
@@ -44,8 +44,8 @@ class Ranking(NamedTuple):
 
 
 def bradley_terry(
-    matches: Sequence[Match],
-    settled: Sequence[Match] = (),
+    matches: Sequence[Verdict],
+    settled: Sequence[Verdict] = (),
     candidates: Collection[str] | None = None,
     seed: int = 0,
     clusters: Mapping[str, str] | None = None,

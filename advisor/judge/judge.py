@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from advisor.judge.prompts import Grade, Match, Shown, judge_task, name_of_set, verdict_of
+from advisor.judge.prompts import Shown, Verdict, judge_task, name_of_set, verdict_of
 from advisor.models.fingerprint import Fingerprint
 from advisor.models.loaded_models import JobRunner, LocalJobRunner
 from advisor.models.profiler import Profiler
@@ -44,8 +44,8 @@ _OWN = (
     "model that is no candidate decide"
 )
 
-Key = tuple[str, ...]
-"""A question's id and the names of the models whose responses a judge saw, in this order."""
+Key = tuple[str, str, str]
+"""A question's id and the names of the models whose responses a judge saw, in this order; the last is empty for one."""
 
 
 @dataclass(slots=True)
@@ -96,15 +96,13 @@ class Judge:
         version = sha256(self.identities[name].key())[:_DIGITS]
         return replace(task, versions=(*task.versions, ("judge", f"{name}@{version}")))
 
-    def verdicts(self, split: str) -> tuple[Sequence[Match | Grade], ...]:
+    def verdicts(self, split: str) -> tuple[Sequence[Verdict], ...]:
         """What each judge said about the responses to a split, without those that no judge saw; see :meth:`settled`."""
-        return tuple(
-            [self._verdict(key, score) for key, score in judged.items()] for judged in self._splits[split].judged
-        )
+        return tuple([Verdict(*key, score) for key, score in judged.items()] for judged in self._splits[split].judged)
 
-    def settled(self, split: str) -> Sequence[Match | Grade]:
+    def settled(self, split: str) -> Sequence[Verdict]:
         """What was decided without a judge: ties of equal texts, and the losses and lowest grades of failed ones."""
-        return [self._verdict(key, score) for key, score in self._splits[split].settled.items()]
+        return [Verdict(*key, score) for key, score in self._splits[split].settled.items()]
 
     def calls(self, split: str) -> int:
         """The number of different prompts that the judge got for a split, with those of its second try."""
@@ -120,13 +118,13 @@ class Judge:
         for name, profile in profiles.items():
             for seen, answer in zip(_seen(task, profile), profile.answers, strict=True):
                 if answer.error is None:
-                    shown[answer.id, name] = seen
+                    shown[answer.id, name, ""] = seen
                 else:
                     # There is nothing to grade, and a model must not gain by failing.
-                    split.settled[answer.id, name] = 0.0
+                    split.settled[answer.id, name, ""] = 0.0
         grades = self._ask(task, shown)
         by_question = defaultdict[str, list[float]](list)
-        for (question, name), grade in split.judged[0].items():
+        for (question, name, _), grade in split.judged[0].items():
             # Of the candidates alone, so that a later set changes no earlier score.
             if grade is not None and name in self._candidates:
                 by_question[question].append(grade)
@@ -134,7 +132,7 @@ class Judge:
         def graded(answer: Answer, name: str) -> Answer:
             if answer.error is not None:
                 return answer
-            grade, others = grades[answer.id, name], by_question[answer.id]
+            grade, others = grades[answer.id, name, ""], by_question[answer.id]
             middle = sum(others) / len(others) if others else TIE
             return _scored(answer, middle if grade is None else grade)
 
@@ -233,11 +231,6 @@ class Judge:
             f"{split} cannot be read; each counts as {counts}; the first: "
             f"{first.error or visible(first.text or '')[:100]!r}"
         )
-
-    def _verdict(self, key: Key, score: float | None) -> Match | Grade:
-        if self.mode == "single":
-            return Grade(key[0], key[1], score)
-        return Match(key[0], key[1], key[2], score)
 
 
 def _scored(answer: Answer, score: float) -> Answer:

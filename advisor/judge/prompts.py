@@ -138,21 +138,14 @@ def _stands_in(rubric: Rubric, value: float, shown: Shown | None) -> bool:
     return False
 
 
-class Grade(NamedTuple):
-    """A judge's grade of one response."""
+class Verdict(NamedTuple):
+    """A judge's comparison of two responses to a question in one order, or its grade of one response."""
 
     question: str  # its id
-    model: str  # the model or set that gave the response
-    score: float | None  # 0 (worst) to 1 (best); None if it cannot be read
-
-
-class Match(NamedTuple):
-    """A judge's comparison of two responses to a question, in one order."""
-
-    question: str  # its id
-    first: str  # the model or set whose response the judge read first
-    second: str
-    score: float | None  # of the first one, 0 to 1, with 0.5 for a tie; None if it cannot be read
+    first: str  # the model or set whose response the judge read first, or alone
+    second: str  # the other one; empty for a grade
+    # 0 (worst) to 1 (best) of the first one, with 0.5 for a tie; None if it cannot be read.
+    score: float | None
 
 
 def name_of_set(method: str, models: Sequence[str]) -> str:

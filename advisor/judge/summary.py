@@ -16,7 +16,7 @@ import numpy as np
 from scipy import special, stats
 
 from advisor.judge.bradley_terry import bradley_terry
-from advisor.judge.prompts import Grade, Match
+from advisor.judge.prompts import Verdict
 from advisor.records import FIGURE_ALPHA, TOLERANCE
 from advisor.run.figures import JudgedModel, JudgedSplit, JudgeShare
 from advisor.statistics import Floats, Interval, cluster_interval, graded_interval, is_binary, wilson, z_value
@@ -40,8 +40,8 @@ is a cluster alone."""
 
 
 def summarize_matches(
-    judged: Sequence[Sequence[Match]],
-    settled: Sequence[Match],
+    judged: Sequence[Sequence[Verdict]],
+    settled: Sequence[Verdict],
     lengths: Lengths,
     candidates: Collection[str] | None = None,
     seed: int = 0,
@@ -84,14 +84,14 @@ def summarize_matches(
 
 
 def summarize_grades(
-    judged: Sequence[Sequence[Grade]],
+    judged: Sequence[Sequence[Verdict]],
     lengths: Lengths,
     step: float,
     clusters: Clusters | None = None,
 ) -> dict[str, Any]:
     """The figures of single grades on one split; neighbouring grades differ by `step`, on the scale from 0 to 1."""
     grades = judged[0]
-    scores = {(each.question, each.model): each.score for each in grades if each.score is not None}
+    scores = {(each.question, each.first): each.score for each in grades if each.score is not None}
     by_model = defaultdict[str, list[tuple[str, float]]](list)
     for (question, model), score in scores.items():
         by_model[model].append((question, score))
@@ -115,7 +115,7 @@ def summarize_grades(
 
 
 def head_to_head(
-    matches: Sequence[Match],
+    matches: Sequence[Verdict],
     taken: Mapping[str, str],
     rival: str,
     clusters: Clusters | None = None,
@@ -236,7 +236,7 @@ def _winner(score: float) -> int:
 
 
 def _same_winners(
-    says: Mapping[tuple[str, str, str], int], others: Sequence[Match], clusters: Clusters | None
+    says: Mapping[tuple[str, str, str], int], others: Sequence[Verdict], clusters: Clusters | None
 ) -> dict[str, Any]:
     """How often two judges name the same winner, or both a tie."""
     from sklearn.metrics import cohen_kappa_score
@@ -258,15 +258,15 @@ def _same_winners(
 
 def _same_grades(
     scores: Mapping[tuple[str, str], float],
-    others: Sequence[Grade],
+    others: Sequence[Verdict],
     step: float,
     clusters: Clusters | None,
 ) -> dict[str, Any]:
     """How near the grades of two judges are, and whether they order the responses alike."""
     both = [
-        (each.question, scores[each.question, each.model], each.score)
+        (each.question, scores[each.question, each.first], each.score)
         for each in others
-        if each.score is not None and (each.question, each.model) in scores
+        if each.score is not None and (each.question, each.first) in scores
     ]
     near = _share([(question, float(abs(a - b) <= step + TOLERANCE)) for question, a, b in both], clusters)
     pairs = [(a, b) for _, a, b in both]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
-from advisor.logs.values import amount_of, check_name, companion_object, count_of, no_score, note_others, object_at
+from advisor.logs.values import amount_of, companion_object, count_of, no_score, note_others, object_at
 from advisor.tasks.tables.rows import LeftOut
 from advisor.tasks.tables.streams import Notes, json_lines
 from advisor.tasks.tables.values import UnknownFormError, line_of, response_text, score_of, text_of, texts_of
@@ -53,7 +53,6 @@ def _aggregate_of(path: Path) -> tuple[Path, ...]:
 def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
     """One record for each instance; see :class:`advisor.logs.sources.LogFormat`."""
     path, metrics = source.path, _metrics(source, notes)
-    models: set[str] = set()
     chosen: dict[str, tuple[str, str]] = {}
     names: dict[str, None] = {}
     several = 0
@@ -63,8 +62,6 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
         if not model or not task or number is None or not evaluation:
             yield LeftOut("it has no model_id, no evaluation_name, no sample_id or no evaluation", place)
             continue
-        if model not in models:
-            models.add(check_name(model, place))
         result = text_of(line.get("evaluation_result_id")) or "score"
         metric = metrics.get(result, {})
         labels = [name for key in ("metric_name", "metric_id") if (name := text_of(metric.get(key)))]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
-from advisor.logs.values import amount_of, check_name, choose_score, companion_object, count_of, note_others, object_at
+from advisor.logs.values import amount_of, choose_score, companion_object, count_of, note_others, object_at
 from advisor.tasks.tables.rows import LeftOut
 from advisor.tasks.tables.streams import Notes, json_items
 from advisor.tasks.tables.values import line_of, text_of
@@ -84,7 +84,6 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
     model = text_of(object_at(spec, "adapter_spec").get("model"))
     if model is None:
         raise InputError(f"{path}: neither it nor run_spec.json beside it names the model; give another run")
-    check_name(model, str(path))
     # HELM names a run's folder after the run.
     task, group = _task(text_of(spec.get("name")) or path.resolve().parent.name)
     metric, scores = _scores(parts["scores"], options.score, notes) if "scores" in parts else (None, {})

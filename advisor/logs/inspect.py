@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
-from advisor.logs.values import amount_of, check_name, choose_score, count_of, note_others, object_at
+from advisor.logs.values import amount_of, choose_score, count_of, note_others, object_at
 from advisor.tasks.tables.rows import LeftOut
 from advisor.tasks.tables.streams import ZIP, Notes, head_of, json_items, json_members, zip_members
 from advisor.tasks.tables.values import CUT, line_of, text_of, texts_of
@@ -99,7 +99,6 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
     model, task = text_of(spec.get("model")), text_of(spec.get("task"))
     if model is None or not task:
         raise InputError(f"{path}: its header names no model or no task; write the log again")
-    check_name(model, str(path))
     status = header.get("status")
     if status != "success":
         notes.append(f"{path}: the run did not end with success (status: {line_of(status) or 'it was still running'})")

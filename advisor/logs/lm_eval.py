@@ -28,10 +28,11 @@ from pathlib import Path
 from typing import Any
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
-from advisor.logs.values import check_name, companion_object, count_of, no_score, note_others, object_at
+from advisor.logs.values import companion_object, count_of, no_score, note_others, object_at
 from advisor.tasks.tables.rows import LeftOut
 from advisor.tasks.tables.streams import Notes, json_lines
 from advisor.tasks.tables.values import known_options, parsed_text, text_of, texts_of
+from ensemble.common.text import visible
 from ensemble.errors import InputError
 
 SUMMARY = "lm-eval: samples_TASK_TIME.jsonl, and the model in results_TIME.json beside it"
@@ -149,9 +150,10 @@ def _model(results: Mapping[str, Any], path: Path, notes: Notes) -> str:
     arguments = object_at(config, "model_args") or {key.strip(): value for key, _, value in pairs}
     places = (results.get("model_name"), arguments.get("pretrained"), arguments.get("model"), config.get("model"))
     if name := next((text for text in map(text_of, places) if text), None):
-        return check_name(name, str(path))
-    name = check_name(path.resolve().parent.name, str(path))
-    notes.append(f"{path}: no results file with its time says which model it is; it has the folder's name, {name}")
+        return name
+    name = path.resolve().parent.name
+    what = f"it has the folder's name, {visible(name)}"
+    notes.append(f"{path}: no results file with its time says which model it is; {what}")
     return name
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
-from advisor.logs.values import check_name, count_of, object_at
+from advisor.logs.values import count_of, object_at
 from advisor.tasks.tables.rows import LeftOut
 from advisor.tasks.tables.streams import Notes, json_lines
 from advisor.tasks.tables.values import id_text, text_of, texts_of
@@ -31,7 +31,6 @@ def recognise(files: Sequence[LogFile], _notes: Notes) -> list[LogSource]:
 
 def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
     """One record for each question and model; see :class:`advisor.logs.sources.LogFormat`."""
-    known: set[str] = set()
     for line, place in json_lines(source.path, notes):
         number, models = id_text(line.get("id")), line.get("models")
         if number is None or not isinstance(models, dict):
@@ -40,8 +39,6 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
         question, group = text_of(line.get("question")), text_of(line.get("group"))
         reference = text_of(line.get("reference")) or texts_of(line.get("reference"))
         for model, cell in models.items():
-            if model not in known:
-                known.add(check_name(model, place))
             if not isinstance(cell, list) or len(cell) != 3:
                 yield LeftOut("a model's answer is not a list of text, score and length", place)
                 continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
-from advisor.logs.values import LONGEST_NAME, check_name
+from advisor.logs.values import LONGEST_NAME
 from advisor.run.figures import Sample
 from advisor.run.folder import Run
 from advisor.run.result import Result
@@ -45,7 +45,7 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
     task, metric = (result.task.name, result.task.metric or None) if result else (None, None)
     # A run knows its clusters, for example the turns of a conversation, so the user need not name them.
     field = "cluster" if options.cluster is None else options.cluster
-    ensemble, known = _ensemble(result), set[str]()
+    ensemble = _ensemble(result)
     for line, place in json_lines(source.path, notes):
         try:
             # Texts as they are: they are compared with those of other logs.
@@ -55,8 +55,6 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
             continue
         together = [] if sample.ensemble is None else [(ensemble, sample.ensemble)]
         for model, answer in (*sample.responses.items(), *together):
-            if model not in known:
-                known.add(check_name(model, place))
             # In a choice task the text is an option. As a response, its length would count in the length rule.
             text = None if metric == "choice" else text_of(answer.text)
             failed = answer.finish_reason == "error"

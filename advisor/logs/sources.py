@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
+from advisor.logs.values import check_name
 from advisor.tasks.tables.rows import LeftOut
 from advisor.tasks.tables.streams import Notes, content_of, head_of, json_lines, outline
 from advisor.tasks.tables.values import ScoreReader
@@ -223,17 +224,17 @@ class LogOptions:
 
 def records_of(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord]:
     """The records of a source without those that are left out, which are counted in one note for each reason."""
-    path = source.path
+    path, models = source.path, set[str]()
     left: dict[str, tuple[int, str]] = {}
-    kept = 0
     for record in get_format(source.format).read(source, options, notes):
         if isinstance(record, LogRecord):
-            kept += 1
+            if record.model not in models:
+                models.add(check_name(record.model, record.place))
             yield record
         else:
             count, first = left.get(record.reason, (0, record.place))
             left[record.reason] = (count + 1, first)
-    if not kept:
+    if not models:
         reason, place = next(((reason, first) for reason, (_, first) in left.items()), ("it is empty", str(path)))
         raise InputError(f"{place}: no record of this log can be used: {reason}; give another file")
     for reason, (count, first) in left.items():

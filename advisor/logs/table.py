@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
-from advisor.logs.values import amount_of, check_name, count_of, listed, object_at
+from advisor.logs.values import amount_of, count_of, listed, object_at
 from advisor.records import fits
 from advisor.tasks.tables.rows import EXTENSIONS, LeftOut, Row, columns_of, kind_of, rows_of, stem_of
 from advisor.tasks.tables.streams import Notes
@@ -175,7 +175,7 @@ def _model_columns(path: Path, names: Sequence[str], columns: Mapping[str, str],
         raise InputError(
             f"--column {wrong}={columns[wrong]}: the columns of the models have these values; leave one out"
         )
-    return [check_name(name, str(path)) for name in models]
+    return models
 
 
 def _check_enough(
@@ -264,7 +264,7 @@ def _spelled_columns(path: Path, names: Sequence[str], options: LogOptions) -> f
 def _long(
     path: Path, columns: Mapping[str, str], _models: Sequence[str], reader: _ValueReader, notes: Notes
 ) -> Iterator[LogRecord | LeftOut]:
-    stem, known, ids = stem_of(path), set[str](), set[str]()
+    stem, ids = stem_of(path), set[str]()
     # Without these columns all rows are one model's, and each question occurs once.
     is_one_model = not columns.keys() & {"model", "draw"}
     for row in rows_of(path, list(dict.fromkeys(columns.values())), notes):
@@ -276,8 +276,6 @@ def _long(
                     "for the model; give --column model=NAME, or --column draw=NAME for several responses of one model"
                 )
             ids.add(record.id)
-        if isinstance(record, LogRecord) and record.model not in known:
-            known.add(check_name(record.model, record.place))
         yield record
 
 
