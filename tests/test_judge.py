@@ -29,7 +29,8 @@ from advisor.progress import Progress
 from advisor.records import Answer as GradedAnswer
 from advisor.records import FinishReason
 from advisor.tasks import Task, load_task
-from advisor.tasks.task import Example, Rubric
+from advisor.tasks.schema import Rubric
+from advisor.tasks.task import Example
 from ensemble.errors import InputError
 from ensemble.models.member import Member
 
@@ -222,7 +223,7 @@ def reading(text: str, responses: tuple[str, ...], finish: FinishReason = "eos")
     place = Example("q", "", "", "")
     mode, pattern = ("single", GRADE) if len(responses) == 1 else ("pairwise", r"\[\[([ABC])\]\]")
     fields = "{{response}}" if mode == "single" else "{{response_a}} {{response_b}}"
-    rubric = Rubric(mode, fields, "", "text", pattern, (1, 10), 1)  # type: ignore[arg-type]  # one of the two
+    rubric = Rubric(mode=mode, prompt=fields, pattern=pattern)  # type: ignore[arg-type]  # one of the two
     base = load_task("word_problems", limit=1)
     task = judge_task(base, rubric, [Shown(place, responses)])
     score = task.score(task.examples[0], text)
@@ -307,7 +308,7 @@ def test_responses_that_differ_only_where_they_are_cut_are_the_same_to_a_judge()
     ("text", "value"), [("10", 1.0), (" 5.5 ", 0.5), ("1_0", None), ("1e1", None), ("nan", None), ("\u0665", None)]
 )
 def test_a_grade_is_a_plain_number(text: str, value: float | None) -> None:
-    assert Rubric("single", "", "", "text", "", (1, 10), 1).value(text) == value
+    assert Rubric(prompt="{{response}}").value(text) == value
 
 
 def test_equal_ids_do_not_lose_an_answer(place: Place, raw: Raw) -> None:

@@ -22,7 +22,8 @@ from advisor.strategies import asked_for
 from advisor.strategies.replay import play, question_of
 from advisor.strategies.self_consistency import SelfConsistency
 from advisor.strategies.strategy import FEWEST_VOTERS, Call, QuestionText, Strategy
-from advisor.tasks.task import Example, Rubric, Task
+from advisor.tasks.schema import Rubric
+from advisor.tasks.task import Example, Task
 from ensemble.common.text import counted, memory, price, visible
 from ensemble.errors import UniteError, first_line
 from ensemble.models.choices import ChatTemplate

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from advisor.records import Answer, join
 from advisor.tasks.data_files import Record
-from advisor.tasks.task import JUDGE, Example, Rubric, Score, Task
+from advisor.tasks.schema import Rubric
+from advisor.tasks.task import JUDGE, Example, Score, Task
 from advisor.tasks.templates import Template, find_answers
 from ensemble.common.text import without_tokens
 
@@ -45,7 +46,7 @@ def judge_task(
     task: Task, rubric: Rubric, shown: Sequence[Shown], control: Sequence[str] = (), *, again: bool = False
 ) -> Task:
     """A judge's prompts as a task; `again` asks for the verdict alone, and `control` texts become spaces."""
-    template = Template(rubric.prompt, file=rubric.file, key="judge.prompt")
+    template = Template(rubric.prompt, file=task.name, key="judge.prompt")
     by_likelihood = rubric.verdict == "likelihood"
     examples = []
     for n, each in enumerate(shown):

@@ -12,9 +12,8 @@ import logging
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from advisor.tasks.data_files import LARGEST, Record, check_files, make_record, read_parallel, read_records
 from advisor.tasks.tables.rows import is_saved, saved_files, stem_of
@@ -23,25 +22,9 @@ from advisor.tasks.templates import Template
 from ensemble.common.extras import check_installed
 from ensemble.common.files import default_cache_dir, exists, write_text, write_whole
 from ensemble.errors import InputError
-from ensemble.models.hub import may_pass
 
-# The file of a split, or several parallel text files, one for each field.
-Files: TypeAlias = str | Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class DataSpec:
-    """The ``data`` of a task file; :class:`advisor.tasks.schema.HubData` describes the keys."""
-
-    hub: str | None = None  # id of a data set on the hub; None if the task has only files
-    config: str | None = None  # the data set's configuration; ``*`` means all of them
-    revision: str | None = None
-    fields: Mapping[str, Template] = field(default_factory=dict)
-    # The split of the data that serves as dev, as held_out and as source of the shots, where it has another name.
-    roles: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, Files] = field(default_factory=dict)  # files beside the task file, by split
-    local: Mapping[str, Files] = field(default_factory=dict)  # files below the user's data folder, by split or by role
-    where: Mapping[str, Template] = field(default_factory=dict)
+if TYPE_CHECKING:
+    from advisor.tasks.schema import FileData, Files, HubData
 
 
 class DataSource:
@@ -50,8 +33,10 @@ class DataSource:
     packages: tuple[str, ...] = ()
     """Distributions that read the records; their versions go into the signature."""
 
-    def __init__(self, spec: DataSpec, file: Path, splits: Mapping[str, tuple[Path, Files]]) -> None:
-        self._spec, self._file, self._splits = spec, file, splits
+    def __init__(self, spec: HubData | FileData, file: Path, splits: Mapping[str, tuple[Path, Files]]) -> None:
+        self._file, self._splits = file, splits
+        self._roles = spec.roles
+        self._where = _templates("where", spec.where, file)
         self.notes: Notes = []
         """Sentences on what of the data is not read."""
         self.origin: str | None = None
@@ -62,9 +47,9 @@ class DataSource:
         # First, so that local files may be divided in another way than the splits of the hub.
         if role in self._splits:
             return role
-        if role == "shots" and role not in self._spec.roles:
+        if role == "shots" and role not in self._roles:
             return self.split_of("dev")
-        return self._spec.roles.get(role, role)
+        return self._roles.get(role, role)
 
     def is_same(self, first: str, second: str) -> bool:
         """Whether two roles have the same data, under one split name or under two."""
@@ -78,11 +63,11 @@ class DataSource:
 
     def records(self, split: str) -> list[Record]:
         """All records of a split that meet its condition, in the order of the data."""
-        records, condition = self._read(split), self._spec.where.get(split)
+        records, condition = self._read(split), self._where.get(split)
         return records if condition is None else [record for record in records if _holds(condition, record)]
 
     def _condition(self, split: str) -> str | None:
-        return None if split not in self._spec.where else self._spec.where[split].source
+        return None if split not in self._where else self._where[split].source
 
     def _read(self, split: str) -> list[Record]:
         raise NotImplementedError
@@ -91,7 +76,9 @@ class DataSource:
 class FileSource(DataSource):
     """Splits that are local files; `hint` is the way out if one does not exist."""
 
-    def __init__(self, spec: DataSpec, file: Path, splits: Mapping[str, tuple[Path, Files]], hint: str) -> None:
+    def __init__(
+        self, spec: HubData | FileData, file: Path, splits: Mapping[str, tuple[Path, Files]], hint: str
+    ) -> None:
         super().__init__(spec, file, splits)
         self._hint = hint
 
@@ -119,10 +106,11 @@ class HubSource(DataSource):
 
     packages: tuple[str, ...] = ("datasets",)
 
-    def __init__(self, spec: DataSpec, file: Path, hub: str) -> None:
+    def __init__(self, spec: HubData, file: Path, hub: str) -> None:
         super().__init__(spec, file, {})
         check_installed("datasets", f"{file}: data of the hub ({hub})")
-        self._hub = hub
+        self._spec, self._hub = spec, hub
+        self._fields = _templates("fields", spec.fields, file)
         self._way_out = "give --data DIR to read local files instead" if spec.local else "correct the task file"
 
     def _read(self, split: str) -> list[Record]:
@@ -209,7 +197,7 @@ class HubSource(DataSource):
 
     def _with_fields(self, plain: Record) -> Record:
         # All templates read the plain record: a new field must not depend on the order of the others.
-        return plain.with_fields(**{name: template.value(plain) for name, template in self._spec.fields.items()})
+        return plain.with_fields(**{name: template.value(plain) for name, template in self._fields.items()})
 
 
 @contextmanager
@@ -225,6 +213,8 @@ def one_line_errors(what: str, way_out: str) -> Iterator[None]:
         raise
     # Network, hub, cache, formats: datasets and the libraries below it have no common base of exceptions.
     except Exception as error:
+        from ensemble.models.hub import may_pass  # here: the child process that renders templates needs no hub
+
         message = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         # An unknown data set, configuration or split is no fault of the network.
         if "is a gated dataset" in message:
@@ -240,12 +230,14 @@ def one_line_errors(what: str, way_out: str) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def open_source(spec: DataSpec, file: Path, data_dir: Path | None) -> DataSource:
+def open_source(spec: HubData | FileData, file: Path, data_dir: Path | None) -> DataSource:
     """The task's own files, in ``data_dir`` or else beside the task file; else ``data.local`` below it, or the hub."""
+    from advisor.tasks.schema import FileData
+
     if data_dir is not None and not data_dir.is_dir():
-        first = _first_path(spec.files or spec.local)
+        first = _first_path(spec.files if isinstance(spec, FileData) else spec.local)
         raise InputError(f"{data_dir} is not a folder; give --data the folder that holds {first}")
-    if spec.files:
+    if isinstance(spec, FileData):
         beside = {split: (file.parent, files) for split, files in spec.files.items()}
         if data_dir is None:
             return FileSource(spec, file, beside, f"correct the path in {file}")
@@ -273,6 +265,10 @@ def open_source(spec: DataSpec, file: Path, data_dir: Path | None) -> DataSource
             f"{file}: this data is not on the hub; give --data the folder that holds {_first_path(spec.local)}"
         )
     return HubSource(spec, file, spec.hub)
+
+
+def _templates(under: str, sources: Mapping[str, str], file: Path) -> dict[str, Template]:
+    return {name: Template(source, file=str(file), key=f"data.{under}.{name}") for name, source in sources.items()}
 
 
 def _first_path(splits: Mapping[str, Files]) -> str:

@@ -115,7 +115,7 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
         versions=(("rules", str(RULES)), *((each, _version(each)) for each in dict.fromkeys(packages))),
         scoring=definition.settings.scoring or "texts",
         allow_code_execution=allow_code_execution,
-        rubric=definition.rubric,
+        rubric=definition.settings.judge,
         template=_prompt_template(bank, demonstrations),
     )
 

@@ -181,7 +181,7 @@ class QuestionBank:
             accepted.extend(read or ())
         # Some lists of aliases have empty entries; an empty accepted text would be contained in every response.
         accepted = [text for text in accepted if text.strip()]
-        if not accepted and templates and self.definition.rubric is None:
+        if not accepted and templates and self._settings.judge is None:
             raise InputError(f"{question.place}: the reference is empty; fill it in, or remove the record")
         return accepted[0] if len(accepted) == 1 else tuple(accepted)
 

@@ -6,15 +6,20 @@ read: :mod:`advisor.tasks.task_file`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, PlainValidator, Tag, ValidationInfo, WithJsonSchema
 
-from advisor.tasks.task import Mode, Scoring
 from advisor.tasks.templates import Template
 from ensemble.common.schema import Flag, Schema, must, wrong
 
+Scoring = Literal["texts", "letters", "normalised"]
+"""What decides between options: the log-probability of their texts (lm-eval's ``acc``), of their letters (the papers'
+way for MMLU), or of their texts for each character (lm-eval's ``acc_norm``)."""
+_PATTERNS = {"single": r"\[\[(-?\d+(?:\.\d+)?)\]\]", "pairwise": r"\[\[([ABC])\]\]"}
+"""How a judge writes its verdict by default: as in MT-Bench (Zheng et al., 2023, appendix A)."""
 _MOST = 10**9  # of every count; a number of thousands of digits cannot even be printed
 _HAND_WRITTEN = ConfigDict(extra="forbid", validate_default=False)
 
@@ -107,12 +112,19 @@ class HubData(Schema):
     where: dict[str, Text] = Field(default_factory=dict)
     """Which records belong to a split: a template that is true or false."""
 
+    @property
+    def roles(self) -> dict[str, str]:
+        """The split that serves as dev, as held_out and as source of the shots."""
+        roles = {"dev": self.dev, "held_out": self.held_out, "shots": self.shots}
+        return {role: split for role, split in roles.items() if split is not None}
+
 
 class FileData(Schema):
     """Files beside the task file, one for each split."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Files]
+    roles: ClassVar[Mapping[str, str]] = {}
 
     dev: Files
     """The file that chooses."""
@@ -121,29 +133,52 @@ class FileData(Schema):
     where: dict[str, Text] = Field(default_factory=dict)
     """Which records belong to a split: a template that is true or false."""
 
+    @property
+    def files(self) -> dict[str, Files]:
+        """The files of each split, which has the name of its role."""
+        others = {split: files for split, files in self.__pydantic_extra__.items() if split != "local"}
+        return {"dev": self.dev, "held_out": self.held_out, **others}
+
 
 def _kind_of_data(value: Any) -> str:
     # No keys of a file, so that messages leave these names out.
     return "_hub" if isinstance(value, Mapping) and ("hub" in value or value.get("local")) else "_files"
 
 
-class JudgeSettings(Schema):
+class Rubric(Schema):
     """How a model grades responses."""
 
     model_config = _HAND_WRITTEN
 
     prompt: Text
     """The prompt of the judge, a template."""
-    mode: Mode = "single"
+    mode: Literal["single", "pairwise"] = "single"
     """A grade for each response, or a comparison of two."""
     verdict: Literal["text", "likelihood"] = "text"
     """Whether the grade is read from what the judge writes, or from probabilities."""
-    pattern: Text | None = None
+    pattern: Text = Field(default_factory=lambda given: _PATTERNS[given.get("mode", "single")])
     """A regular expression that finds the verdict."""
-    scale: Scale | None = None
+    scale: Scale = Field(default_factory=lambda given: (1, 5) if given.get("verdict") == "likelihood" else (1, 10))
     """The lowest and the highest grade."""
-    max_new_tokens: AtLeastOne | None = None
+    max_new_tokens: AtLeastOne = 256
     """Tokens after which the judge is cut off."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The possible verdicts: the grades of the scale; or A (the first is better), B, and C for a tie."""
+        if self.mode == "pairwise":
+            return ("A", "B", "C")
+        return tuple(str(grade) for grade in range(self.scale[0], self.scale[1] + 1))
+
+    def value(self, verdict: str | None) -> float | None:
+        """The score of a verdict, 0 to 1: of the response, or of the first of two; None if it is not a verdict."""
+        if self.mode == "pairwise":
+            return {"A": 1.0, "B": 0.0, "C": 0.5}.get((verdict or "").strip().upper())
+        # Python also reads "1_0" as 10, "1e1", "nan" and digits of other scripts, which no judge means as a grade.
+        if verdict is None or not re.fullmatch(r"-?\d+(\.\d+)?", verdict.strip(), re.ASCII):
+            return None
+        share = (float(verdict) - self.scale[0]) / (self.scale[1] - self.scale[0])
+        return share if 0 <= share <= 1 else None
 
 
 class Form(Schema):
@@ -167,7 +202,7 @@ class Form(Schema):
     """Texts that end a response."""
     extract: Text | None = None
     """What picks the answer out of a response: `json`, `tool_call`, `last_number`, or a regular expression."""
-    judge: JudgeSettings | None = None
+    judge: Rubric | None = None
     """How a judge grades, with ``metric: judge``."""
 
 

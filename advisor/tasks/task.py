@@ -13,12 +13,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from advisor.tasks import metrics
 from advisor.tasks.templates import find_answer
@@ -26,53 +25,17 @@ from ensemble.errors import InputError
 from ensemble.models.prompts import Dialogue, Sourced
 
 if TYPE_CHECKING:
+    from advisor.tasks.schema import Rubric, Scoring
     from ensemble.decode.settings import Settings
     from ensemble.models.prompts import PromptTemplate
 
 # Characters of a response that are scored. Far above what max_new_tokens allows, and small enough for every metric.
 MAX_RESPONSE = 100_000
 
-Scoring = Literal["texts", "letters", "normalised"]
-"""What decides between options: the log-probability of their texts (lm-eval's ``acc``), of their letters (the papers'
-way for MMLU), or of their texts for each character (lm-eval's ``acc_norm``)."""
-
-
 LM_EVAL = "lm_eval:"
 """What the names of lm-eval's tasks begin with."""
 JUDGE = "judge"
 """The metric of tasks whose responses another model grades or compares."""
-Mode = Literal["single", "pairwise"]
-"""Whether a judge grades each response, or says which of two is better."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rubric:
-    """How a judge grades responses: ``judge`` in a task file."""
-
-    mode: Mode  # whether it grades single responses, or compares two
-    prompt: str  # the template of its prompts
-    file: str
-    verdict: str  # ``text`` that it writes, or ``likelihood``: the probabilities of the possible verdicts
-    pattern: str  # regular expression that finds the verdict in the judge's text
-    scale: tuple[int, int]  # the worst and the best grade, for the mode ``single``
-    max_new_tokens: int  # the judge's text ends after this number of tokens
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The possible verdicts: the grades of the scale; or A (the first is better), B, and C for a tie."""
-        if self.mode == "pairwise":
-            return ("A", "B", "C")
-        return tuple(str(grade) for grade in range(self.scale[0], self.scale[1] + 1))
-
-    def value(self, verdict: str | None) -> float | None:
-        """The score of a verdict, 0 to 1: of the response, or of the first of two; None if it is not a verdict."""
-        if self.mode == "pairwise":
-            return {"A": 1.0, "B": 0.0, "C": 0.5}.get((verdict or "").strip().upper())
-        # Python also reads "1_0" as 10, "1e1", "nan" and digits of other scripts, which no judge means as a grade.
-        if verdict is None or not re.fullmatch(r"-?\d+(\.\d+)?", verdict.strip(), re.ASCII):
-            return None
-        share = (float(verdict) - self.scale[0]) / (self.scale[1] - self.scale[0])
-        return share if 0 <= share <= 1 else None
 
 
 @dataclass(frozen=True, slots=True)

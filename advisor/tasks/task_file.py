@@ -33,13 +33,12 @@ import yaml
 
 from advisor.tasks import metrics
 from advisor.tasks.data_files import Record, read_text
-from advisor.tasks.data_sources import DataSpec, Files
-from advisor.tasks.task import JUDGE, Rubric
+from advisor.tasks.task import JUDGE
 from advisor.tasks.templates import FAILURES, Template, check_pattern
 from ensemble.errors import InputError
 
 if TYPE_CHECKING:
-    from advisor.tasks.schema import FileData, HubData, JudgeSettings, TaskFile
+    from advisor.tasks.schema import FileData, HubData, Rubric, TaskFile
 
 # The keys that decide what a model or a judge reads, and where its response ends.
 _PROMPT_KEYS = (
@@ -47,11 +46,6 @@ _PROMPT_KEYS = (
     *("shot_response", "stop", "extract", "max_new_tokens", "judge"),
 )
 _HUB_KEYS = ("config", "revision", "fields")
-_ROLES = ("dev", "held_out", "shots")
-_JUDGE_TOKENS = 256
-"""Tokens after which a judge is cut off by default."""
-_PATTERNS = {"single": r"\[\[(-?\d+(?:\.\d+)?)\]\]", "pairwise": r"\[\[([ABC])\]\]"}
-"""How a judge writes its verdict by default: as in MT-Bench (Zheng et al., 2023, appendix A)."""
 _SHOWN = {"single": {"response"}, "pairwise": {"response_a", "response_b"}}
 """The fields of a judge's prompt that hold responses."""
 _FIELDS = {"question", "reference", "turns", "group"}
@@ -71,12 +65,11 @@ class TaskDefinition:
     file: Path
     settings: TaskFile
     variant: str | None  # the value of ``{{variant}}``; None if the file has no variants
-    data: DataSpec
+    data: HubData | FileData  # of the settings
     metric: str
     extract: str | None
     digest: str  # SHA-256 of the file's content, without its layout, and of the variant
     prompt_digest: str  # the same of the keys that decide what a model reads and where its response ends
-    rubric: Rubric | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +82,6 @@ class Texts:
         """An error about one key."""
         return InputError(f"{self.file}: {key} {message}")
 
-    def of_mapping(self, key: str, sources: Mapping[str, str]) -> dict[str, Template]:
-        """The templates of a mapping's texts, by their keys."""
-        return {name: Template(source, file=self.file, key=f"{key}.{name}") for name, source in sources.items()}
-
     def pattern(self, key: str, pattern: str | None) -> str | None:
         """A regular expression under a key, after a check that it can be used; None for None."""
         problem = None if pattern is None else check_pattern(pattern)
@@ -100,9 +89,9 @@ class Texts:
             raise self.error(key, f"is not a regular expression that can be used: {problem}; correct it")
         return pattern
 
-    def filled(self, key: str, source: str | None, variant: str) -> str | None:
-        """A text under a key with ``{{variant}}`` filled in; None for None."""
-        if source is None or "{" not in source:
+    def filled(self, key: str, source: str, variant: str) -> str:
+        """A text under a key with ``{{variant}}`` filled in."""
+        if "{" not in source:
             return source
         return Template(source, file=self.file, key=key).text(
             Record({"variant": variant}, "the variant in the task's name")
@@ -137,28 +126,27 @@ def read_definition(path: Path, variant: str | None, *, needs_reference: bool = 
     texts = Texts(str(path))
     whole = validated(TaskFile, values, texts.file, _WAY_OUT, clean=False)
     values, form, variant = _in_form(whole, values, variant, texts)
-    file = TaskFile.model_validate(values, context=texts.file)
-    name = file.name
+    name, chosen = whole.name, variant or whole.variant
     if variant is not None:
-        if file.variant is None:
+        if whole.variant is None:
             names = ", ".join([name, *(f"{name}:{each}" for each in whole.forms)])
             raise texts.error("variant", f"is missing, so there is no {name}:{variant}; write {names}")
         name = f"{name}:{variant}"
     name += f":{form}" if form else ""
-    chosen = variant or file.variant
+    data = _with_variant(whole.data, cast("Mapping[str, object]", values["data"]), chosen or "", texts)
+    file = TaskFile.model_validate({**values, "data": data}, context=texts.file)
     _check_together(file, texts, needs_reference=needs_reference)
     return TaskDefinition(
         name=name,
         file=path,
         settings=file,
         variant=chosen,
-        data=_data_spec(file.data, chosen or "", texts),
+        data=file.data,
         # Another metric, so that votes and run folders need only its name.
         metric="number_comma" if file.decimal == "," else "exact_match_squad" if file.normalise else file.metric,
         extract=_LAST_NUMBER if file.extract == "last_number" else texts.pattern("extract", file.extract),
         digest=_digest(values, tuple(values), chosen),
         prompt_digest=_digest(values, _PROMPT_KEYS, chosen),
-        rubric=None if file.judge is None else rubric_of(file.judge, texts),
     )
 
 
@@ -191,6 +179,8 @@ def _check_together(file: TaskFile, texts: Texts, *, needs_reference: bool) -> N
         raise texts.error("extract", "has no effect with `metric: judge`, which reads whole responses; leave it out")
     if file.shots_by_group and file.group is None:
         raise texts.error("shots_by_group", "needs `group`; add it, or leave this out")
+    if file.judge is not None:
+        _check_rubric(file.judge, texts)
 
 
 def _in_form(
@@ -210,75 +200,54 @@ def _in_form(
     return {key: value for key, value in values.items() if key != "forms"} | dict(changes), form, variant or None
 
 
-def rubric_of(judge: JudgeSettings, texts: Texts) -> Rubric:
-    """How a judge grades, from the mapping under ``judge``."""
-    if judge.verdict == "likelihood":
-        for key, value in (("max_new_tokens", judge.max_new_tokens), ("pattern", judge.pattern)):
-            if value is not None:
-                effect = "has no effect with `verdict: likelihood`, which writes no text; leave it out"
-                raise texts.error(f"judge.{key}", effect)
-    if judge.mode == "pairwise" and judge.scale is not None:
+def _check_rubric(rubric: Rubric, texts: Texts) -> None:
+    """Raise InputError if keys under ``judge`` do not go together."""
+    given = rubric.model_fields_set
+    for key in ("max_new_tokens", "pattern"):
+        if rubric.verdict == "likelihood" and key in given:
+            effect = "has no effect with `verdict: likelihood`, which writes no text; leave it out"
+            raise texts.error(f"judge.{key}", effect)
+    if rubric.mode == "pairwise" and "scale" in given:
         raise texts.error("judge.scale", "has no effect with `mode: pairwise`, which gives no grades; leave it out")
-    scale = judge.scale or ((1, 10) if judge.verdict == "text" else (1, 5))
     # No grade is the beginning of another one, so that the probability of 1 has no part of that of 10.
-    if judge.verdict == "likelihood" and scale[1] > 9:
+    if rubric.verdict == "likelihood" and rubric.scale[1] > 9:
         raise texts.error(
             "judge.scale", "should be two whole numbers from 0 to 9 with `verdict: likelihood`; correct it"
         )
-    named = Template(judge.prompt, file=texts.file, key="judge.prompt").named
-    responses = _SHOWN[judge.mode]
+    texts.pattern("judge.pattern", rubric.pattern)
+    named = Template(rubric.prompt, file=texts.file, key="judge.prompt").named
+    responses = _SHOWN[rubric.mode]
     if unknown := named - responses - _FIELDS:
         known = ", ".join(sorted(responses | _FIELDS))
-        message = f"names the field '{min(unknown)}', and with `mode: {judge.mode}` there is only {known}"
+        message = f"names the field '{min(unknown)}', and with `mode: {rubric.mode}` there is only {known}"
         raise texts.error("judge.prompt", message)
     if "turns" not in named and not responses <= named:
         raise texts.error("judge.prompt", f"must show what is judged; add {{{{{min(responses - named)}}}}}")
-    return Rubric(
-        mode=judge.mode,
-        prompt=judge.prompt,
-        file=texts.file,
-        verdict=judge.verdict,
-        pattern=texts.pattern("judge.pattern", judge.pattern) or _PATTERNS[judge.mode],
-        scale=scale,
-        max_new_tokens=judge.max_new_tokens or _JUDGE_TOKENS,
-    )
 
 
-def _data_spec(data: HubData | FileData, variant: str, texts: Texts) -> DataSpec:
-    """Where the records come from; ``{{variant}}`` is filled in everywhere but in ``fields`` and ``where``."""
+def _with_variant(
+    data: HubData | FileData, values: Mapping[str, object], variant: str, texts: Texts
+) -> dict[str, object]:
+    """The keys of ``data`` with ``{{variant}}`` filled in, except in ``fields`` and ``where``; paths are checked."""
     from advisor.tasks.schema import FileData
 
-    where = texts.of_mapping("data.where", data.where)
+    is_of_files = isinstance(data, FileData)
     if isinstance(data, FileData):
-        splits = {"dev": data.dev, "held_out": data.held_out, **(data.__pydantic_extra__ or {})}
-        if stray := next((key for key in _HUB_KEYS if key in splits), None):
+        if stray := next((key for key in _HUB_KEYS if key in values), None):
             raise texts.error(f"data.{stray}", "goes with `hub`; add `hub`, or leave this out")
-        files = _files("data", {key: each for key, each in splits.items() if key != "local"}, variant, texts)
-        return DataSpec(files=files, where=where)
-    if data.hub is not None and data.hub.startswith((".", "/")):
+    elif (data.hub or "").startswith((".", "/")):
         raise texts.error("data.hub", "is the id of a data set, ORG/NAME; write files under `dev` and `held_out`")
-    roles = {role: texts.filled(f"data.{role}", getattr(data, role), variant) for role in _ROLES}
-    return DataSpec(
-        hub=data.hub,
-        config=texts.filled("data.config", data.config, variant),
-        revision=data.revision,
-        fields=texts.of_mapping("data.fields", data.fields),
-        roles={role: split for role, split in roles.items() if split is not None},
-        local=_files("data.local", data.local, variant, texts),
-        where=where,
-    )
 
+    def filled(key: str, value: object) -> object:
+        if isinstance(value, Mapping):
+            return {name: filled(f"{key}.{name}", each) for name, each in value.items()}
+        if not isinstance(value, str):
+            return value
+        text = texts.filled(key, value, variant)
+        return texts.check_path(key, text) if is_of_files or key.startswith("data.local.") else text
 
-def _files(under: str, sources: Mapping[str, str | dict[str, str]], variant: str, texts: Texts) -> dict[str, Files]:
-    def path(key: str, source: str) -> str:
-        return texts.check_path(key, texts.filled(key, source, variant) or "")
-
-    return {
-        split: {field: path(f"{under}.{split}.{field}", each) for field, each in source.items()}
-        if isinstance(source, dict)
-        else path(f"{under}.{split}", source)
-        for split, source in sources.items()
-    }
+    kept = ("hub", "revision", "fields", "where")
+    return {key: value if key in kept else filled(f"data.{key}", value) for key, value in values.items()}
 
 
 def _digest(values: Mapping[str, object], chosen: tuple[str, ...], variant: str | None) -> str:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from advisor.tasks.data_files import TABLES, Record, data_suffix
-from advisor.tasks.data_sources import DataSpec, FileSource, HubSource, one_line_errors
+from advisor.tasks.data_sources import FileSource, HubSource, one_line_errors
+from advisor.tasks.schema import FileData, HubData
 from advisor.tasks.tables.rows import is_saved, saved_splits, stem_of
 from ensemble.common.extras import check_installed
 from ensemble.common.files import exists
@@ -79,7 +80,7 @@ def _of_files(chosen: Mapping[str, Path], why: str, out: Path) -> DraftData:
             raise InputError(f"{name!a}: a task file cannot name this path; rename it without {{, * and controls")
     keys: dict[str, object] = dict(files) if inside else {"local": files, "dev": "dev", "held_out": "held_out"}
     splits = {role: (base, path) for role, path in files.items()}
-    source = FileSource(DataSpec(files=files), out, splits, "correct the path")
+    source = FileSource(FileData.model_validate(files), out, splits, "correct the path")
     is_shared = files["dev"] == files["held_out"]
     records = source.records("dev")
     if not records:
@@ -161,7 +162,7 @@ def _of_hub(name: str, out: Path, config: str | None) -> DraftData:
     chosen, why = _choose({split: split for split in names})
     given = {"hub": name, "config": chosen_config, "revision": revision, **chosen}
     keys: dict[str, object] = {key: value for key, value in given.items() if value}
-    source = HubSource(DataSpec(name, chosen_config, revision, roles=chosen), out, name)
+    source = HubSource(HubData.model_validate(keys), out, name)
     records = source.records(chosen["dev"])
     is_shared = chosen["dev"] == chosen["held_out"]
     dev_size, more = _dev_size(len(records), is_shared=is_shared)
