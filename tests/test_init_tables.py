@@ -22,9 +22,9 @@ def test_a_table_becomes_the_right_task_or_a_question(place: Place, table: dict[
     path = place.folder / table["file"]
     if isinstance(table["content"], dict):
         write_book(path, table["content"])
-        if path.name == "merged.xlsx":
-            merged = b'</sheetData><mergeCells><mergeCell ref="A2:A3"/><mergeCell ref="A4:A5"/></mergeCells>'
-            replace_in(path, "xl/worksheets/sheet1.xml", b"</sheetData>", merged)
+        merged = "".join(f'<mergeCell ref="{cells}"/>' for cells in table.get("merged", ()))
+        sheet = f"</sheetData><mergeCells>{merged}</mergeCells>" if merged else "</sheetData>"
+        replace_in(path, "xl/worksheets/sheet1.xml", b"</sheetData>", sheet.encode())
     else:
         path.write_bytes(table["content"].encode(table.get("encoding", "utf-8")))
     arguments = ("init", path.name, "--yes", "--name", "task", *table.get("options", ()))

@@ -39,7 +39,10 @@ def init(options: InitOptions) -> None:
     check_free(place, force=options.force)
     found_data = look_at(options.data, place, options.config)
     columns = Columns(found_data.records)
-    found = guess(columns, options, is_of_parts=found_data.is_of_parts)
+    try:
+        found = guess(columns, options, is_of_parts=found_data.is_of_parts)
+    except InputError as error:
+        raise InputError(f"{error}{found_data.notes}") from error
     if not options.yes and sys.stdin.isatty():
         found = guess(columns, _ask(columns, options, found), is_of_parts=found_data.is_of_parts)
     command = shlex.join(["advisor", "init", *options.data])

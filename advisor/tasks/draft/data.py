@@ -47,6 +47,7 @@ class DraftData:
     data_dir: Path | None  # the folder for ``--data``, if the data is not below the task file's folder; else None
     dev_size: int | None  # how many dev questions are enough; None for all, or for half of records that both share
     is_of_parts: bool  # whether several files are one split, so that a file's name says what a question is about
+    notes: str = ""  # what of the data is not read, such as other sheets, in brackets; empty for none
 
 
 def look_at(data: Sequence[str], out: Path, config: str | None = None) -> DraftData:
@@ -83,12 +84,13 @@ def _of_files(chosen: Mapping[str, Path], why: str, out: Path) -> DraftData:
     source = FileSource(FileData.model_validate(files), out, splits, "correct the path")
     is_shared = files["dev"] == files["held_out"]
     records = source.records("dev")
+    # Such as that another sheet was read.
+    notes = f" ({'; '.join(source.notes)})" if source.notes else ""
     if not records:
-        why = f" ({'; '.join(source.notes)})" if source.notes else ""
-        raise InputError(f"{files['dev']} has no records{why}; give data with questions")
+        raise InputError(f"{files['dev']} has no records{notes}; give data with questions")
     _check_header(files["dev"], records)
     if is_shared and len(records) == 1:
-        raise InputError(f"{files['dev']} has one record; give at least two, one to choose and one to verify")
+        raise InputError(f"{files['dev']} has one record{notes}; give at least two, one to choose and one to verify")
     where, column = _where(records) if is_shared else ({}, "")
     if where:
         keys["where"] = where
@@ -100,7 +102,8 @@ def _of_files(chosen: Mapping[str, Path], why: str, out: Path) -> DraftData:
         others = source.records("held_out")
         _check_columns(files, records, others)
         records = [*records, *others]
-    return DraftData(keys, why, records, None if inside else base, dev_size, is_of_parts="*" in files["dev"])
+    is_of_parts = "*" in files["dev"]
+    return DraftData(keys, why, records, None if inside else base, dev_size, is_of_parts, notes)
 
 
 def _check_header(file: str, records: Sequence[Record]) -> None:

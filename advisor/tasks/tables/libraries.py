@@ -30,6 +30,8 @@ LARGEST_BOOK = 2**27
 """Bytes that the sheets and texts of an Excel file may expand to."""
 LARGEST_PART = 2**24
 """Bytes that each other part of it, such as its styles, may expand to."""
+ROWS_OF_TITLE = 20
+"""Rows by which a title is known; most of those below it have several values."""
 LARGEST_ROW_GROUP = 2**30
 """Bytes of a row group of a Parquet file before compression: its reader expands pages of it at a time."""
 Column = list[Any] | dict[str, list[Any]]
@@ -48,7 +50,7 @@ _UNSAVED = re.compile(
 _NAMESPACE = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
 
-_open: dict[int, Iterator[Batch]] = {}
+_open: dict[int, tuple[str, Iterator[Batch]]] = {}
 _numbers = count()
 
 
@@ -74,16 +76,15 @@ def open_rows(kind: str, path: str, names: Sequence[str]) -> int:
         else:
             rows = _arrow_rows(_saved(path).with_format("arrow").iter(_BATCH), names)
     number = next(_numbers)
-    _open[number] = _with_errors(path, rows)
+    _open[number] = path, rows
     return number
 
 
 def next_rows(number: int) -> Batch | None:
     """The next rows of a reading; None after the last."""
-    batch = next(_open[number], None)
-    if batch is None:
-        close_rows(number)
-    return batch
+    path, rows = _open[number]
+    with _errors_of_library(path):
+        return next(rows, None)
 
 
 def close_rows(number: int) -> None:
@@ -98,14 +99,12 @@ def sheets(path: str) -> tuple[str, list[str]]:
 
 
 def check_title(place: str, rows: Sequence[Sequence[Any]]) -> None:
-    """Check by the first two rows of a table that the first is no title, a text alone above the names of columns."""
-    if len(rows) < 2 or not rows[0] or any(value != "" for value in rows[0][1:]):
-        return
-    title = str(rows[0][0])
-    if title and sum(value != "" for value in rows[1]) > 1:
+    """Check by the first rows of a table that the first is no title, a text alone above the names of columns."""
+    names, *others = [[value for value in row if value != ""] for row in rows[:ROWS_OF_TITLE]] or [[]]
+    if len(names) == 1 and 2 * sum(len(row) > 1 for row in others) > len(others):
         raise InputError(
-            f"{place}: its first row has only '{shortened(visible(title), 40)}', which looks like a title; remove what "
-            "is above the names of the columns"
+            f"{place}: its first row has only '{shortened(visible(str(names[0])), 40)}', which looks like a title; "
+            "remove what is above the names of the columns"
         )
 
 
@@ -123,15 +122,6 @@ def _errors_of_library(path: str) -> Iterator[None]:
     except Exception as error:
         reason = visible(" ".join(f"{type(error).__name__}: {error}".split()))[:150]
         raise InputError(f"{path}: the file is damaged or has another form ({reason}); write it again") from error
-
-
-def _with_errors(path: str, rows: Iterator[Batch]) -> Iterator[Batch]:
-    while True:
-        with _errors_of_library(path):
-            batch = next(rows, None)
-        if batch is None:
-            return
-        yield batch
 
 
 def _parquet(path: str) -> Any:
@@ -201,10 +191,11 @@ def _json(value: Any) -> Any:
 
 
 class _Book(NamedTuple):
-    """The first sheet of an Excel file."""
+    """The sheet that is read of an Excel file."""
 
     rows: list[list[Any]]  # its cells, the header first; an empty text is no value
     names: list[str]  # the header
+    above: int  # the empty rows above the header
     # The cells with a formula whose value the file lacks, as the row from 1 and the column's letters.
     formulas: list[tuple[int, str]]
     sheet: str  # the sheet's name
@@ -218,24 +209,27 @@ def _version(path: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=1)
 def _book(path: str, version: tuple[int, int]) -> _Book:  # noqa: ARG001  # read again if the file has changed
-    """The first sheet of a file that is not hidden; it is parsed once for its columns and its rows."""
+    """The first sheet of a file that is neither hidden nor empty; it is parsed once for its columns and its rows."""
     from python_calamine import SheetTypeEnum, SheetVisibleEnum, load_workbook
 
     _check_parts(path)
     with load_workbook(path) as book:
         # The property makes new objects each time.
         all_sheets = book.sheets_metadata
-        tables = [sheet for sheet in all_sheets if sheet.typ == SheetTypeEnum.WorkSheet]
+        tables = [each for each in all_sheets if each.typ == SheetTypeEnum.WorkSheet]
         if not tables:
             raise InputError(f"{path}: it has no sheet with cells; give another file")
-        chosen = next((sheet for sheet in tables if sheet.visible == SheetVisibleEnum.Visible), tables[0])
+        for chosen in [each for each in tables if each.visible == SheetVisibleEnum.Visible] or tables:
+            sheet = book.get_sheet_by_name(chosen.name)
+            if sheet.start is not None:
+                break
         others = [
-            sheet.name if sheet.visible == SheetVisibleEnum.Visible else f"{sheet.name} (hidden)"
-            for sheet in all_sheets
-            if sheet is not chosen
+            each.name if each.visible == SheetVisibleEnum.Visible else f"{each.name} (hidden)"
+            for each in all_sheets
+            if each is not chosen
         ]
-        sheet = book.get_sheet_by_name(chosen.name)
-        rows = sheet.to_python(skip_empty_area=False)
+        above = sheet.start[0] if sheet.start else 0
+        rows = sheet.to_python(skip_empty_area=False)[above:]
         merged = sheet.merged_cell_ranges or ()
     if len(rows) > MOST_SHEET_ROWS:
         raise InputError(f"{path}: it has over {MOST_SHEET_ROWS:,} rows; write it again")
@@ -243,12 +237,19 @@ def _book(path: str, version: tuple[int, int]) -> _Book:  # noqa: ARG001  # read
     # A sheet keeps columns beside the table that once had a value or a format.
     while header and not header[-1]:
         header.pop()
-    check_title(path, rows[:2])
-    # A cell over several rows holds for each of them; the file has its value in the first.
-    for (top, column), (bottom, _) in merged:
-        for row in rows[top + 1 : bottom + 1] if top else ():
-            row[column] = rows[top][column]
-    return _Book(rows, header, _formulas_without_value(path, sheet.name), sheet.name, others)
+    check_title(path, rows)
+    for (top, left), (bottom, right) in merged:
+        first = top - above
+        if first == 0 and any(value != "" for value in rows[1:2] and rows[1][left + 1 : right + 1]):
+            name = shortened(visible(str(rows[0][left])), 40)
+            raise InputError(
+                f"{path}: the cell '{name}' in its first row is over several columns; give each column a name of its "
+                "own, in one row"
+            )
+        # A cell over several rows holds for each of them; the file has its value in the first.
+        for row in rows[first + 1 : bottom - above + 1] if first > 0 and left < len(rows[0]) else ():
+            row[left] = rows[first][left]
+    return _Book(rows, header, above, _formulas_without_value(path, sheet.name), sheet.name, others)
 
 
 def _check_parts(path: str) -> None:
@@ -278,13 +279,13 @@ def _sheet_rows(path: str, names: Sequence[str]) -> Iterator[Batch]:
     places = [book.names.index(name) for name in names]
     used = {_letters(place) for place in places}
     for row, letters in book.formulas:
-        if row > 1 and letters in used:
+        if row > book.above + 1 and letters in used:
             raise InputError(
                 f"{path}: cell {letters}{row} has a formula without its value; save the file in a spreadsheet program"
             )
     width = len(book.names)
     for start in range(1, len(book.rows), _BATCH):
-        part = enumerate(book.rows[start : start + _BATCH], start=start + 1)
+        part = enumerate(book.rows[start : start + _BATCH], start=book.above + start + 1)
         # Rows below the table count as used after their values were deleted.
         kept = [(number, row) for number, row in part if any(value != "" for value in row[:width])]
         cells: list[Column] = [[None if row[place] == "" else _cell(row[place]) for _, row in kept] for place in places]

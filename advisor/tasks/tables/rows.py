@@ -1,9 +1,9 @@
 """Rows of tables in CSV, TSV, JSON, JSON Lines, Parquet and Excel files and in saved data sets, as a stream.
 
-The kind of a file follows from its content. The first sheet of an Excel file that is not hidden is read; formulas have
-the values that the file keeps for them. A file that is one JSON object has its rows by column or by row, as pandas
-writes them, or in its only list. CSV files are text in UTF-8, in UTF-16 with a byte order mark, or else in cp1252;
-commas, semicolons, tabs or bars separate their columns.
+The kind of a file follows from its content. The first sheet of an Excel file that is neither hidden nor empty is
+read; formulas have the values that the file keeps for them. A file that is one JSON object has its rows by column or
+by row, as pandas writes them, or in its only list. CSV files are text in UTF-8, in UTF-16 with a byte order mark, or
+else in cp1252; commas, semicolons, tabs or bars separate their columns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from advisor.tasks.tables.libraries import MOST_COLUMNS, MOST_ROWS, check_title
+from advisor.tasks.tables.libraries import MOST_COLUMNS, MOST_ROWS, ROWS_OF_TITLE, check_title
 from advisor.tasks.tables.streams import (
     HEAD,
     LARGEST_ITEM,
@@ -96,7 +96,7 @@ def columns_of(path: Path) -> list[str]:
     """The names of a table's columns, at most 2,000; of JSON, those of the first 100 objects."""
     kind = _kind(path)
     if kind == "csv":
-        rows = [row for row, _ in islice(_cells(path), 2)]
+        rows = [row for row, _ in islice(_cells(path), ROWS_OF_TITLE)]
         check_title(str(path), rows)
         names = rows[0] if rows else []
     elif kind in _LIBRARY_KINDS:
@@ -135,6 +135,14 @@ def rows_of(path: Path, columns: Sequence[str], notes: Notes) -> Iterator[Row | 
         yield row if isinstance(row, LeftOut) else ({name: plain(value) for name, value in row[0].items()}, row[1])
 
 
+def checked_rows(path: Path, columns: Sequence[str], notes: Notes) -> Iterator[Row]:
+    """The rows of a table, as :func:`rows_of` has them; a row that it leaves out is an InputError."""
+    for row in rows_of(path, columns, notes):
+        if isinstance(row, LeftOut):
+            raise InputError(f"{row.place}: {row.reason}; correct it, or quote the cells that have commas")
+        yield row
+
+
 def _kind(path: Path) -> str:
     if path.is_dir():
         # It also checks that no file outside of the folder is named.
@@ -164,9 +172,8 @@ def _library_rows(kind: str, path: Path, columns: Sequence[str]) -> Iterator[Row
             ]
             for number, *values in zip(numbers, *cells, strict=True):
                 yield dict(zip(columns, values, strict=True)), f"{path} (row {number})"
-    except GeneratorExit:
+    finally:
         _call_library(path, "close_rows", reading)
-        raise
 
 
 def _call_library(path: Path, function: str, *arguments: Any) -> Any:
