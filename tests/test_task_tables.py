@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from advisor.tasks import data_files
-from advisor.tasks.tables.rows import LeftOut, columns_of, rows_of
+from advisor.tasks.tables.rows import checked_rows, columns_of
 from ensemble.errors import InputError
 from tests.excel import write_book
 from tests.taskfiles import load, refusal
@@ -118,7 +118,7 @@ def test_cells_of_excel_have_the_types_that_the_sheet_shows(tmp_path: Path) -> N
     moment = datetime(2024, 1, 2, 12, 30)
     cells = ["a", 7, 7.0, 0.5, True, moment.date(), moment, None, " x "]
     path = write_book(tmp_path / "d.xlsx", {"Sheet": [list("abcdefghi"), cells, [None] * 9, ["b", *[None] * 8]]})
-    first, last = (row for row in rows_of(path, columns_of(path), []) if not isinstance(row, LeftOut))
+    first, last = checked_rows(path, columns_of(path), [])
     shown = ["a", 7, 7, 0.5, True, "2024-01-02", "2024-01-02T12:30:00", None, " x "]
     assert (list(first[0].values()), first[1]) == (shown, f"{path} (row 2)")
     assert last == (dict(zip("abcdefghi", ["b", *[None] * 8], strict=True)), f"{path} (row 4)")
@@ -166,8 +166,7 @@ def overwritten(saved: Path, data: bytes) -> Path:
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    found = rows_of(folder, columns_of(folder), [])
-    return [row[0] for row in found if not isinstance(row, LeftOut)]
+    return [values for values, _ in checked_rows(folder, columns_of(folder), [])]
 
 
 def arrow(table: pa.Table, **options: Any) -> bytes:

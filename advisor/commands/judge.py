@@ -26,7 +26,7 @@ from advisor.run.figures import SampleResponse
 from advisor.run.folder import Run
 from advisor.statistics import Floats
 from advisor.tasks.metrics import metric_names, plugins
-from advisor.tasks.tables.rows import LeftOut, columns_of, rows_of
+from advisor.tasks.tables.rows import checked_rows, columns_of
 from ensemble.common.text import counted, visible
 from ensemble.errors import InputError
 
@@ -121,10 +121,7 @@ def _read_labels(path: Path, scores: Scores, progress: Progress) -> dict[str, di
         raise InputError(f"{path}: it has no column {missing[0]}; give a table with the columns id, model and label")
     labels: dict[str, dict[str, float]] = {}
     notes: list[str] = []
-    for row in rows_of(path, _COLUMNS, notes):
-        if isinstance(row, LeftOut):
-            raise InputError(f"{row.place}: {row.reason}; correct the row")
-        values, place = row
+    for values, place in checked_rows(path, _COLUMNS, notes):
         number, model, label = (str(values[name] if values[name] is not None else "").strip() for name in _COLUMNS)
         if not label:
             continue

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 from lm_eval.api.model import LM
-from lm_eval.utils import simple_parse_args_string
 from tqdm import tqdm
 
 from advisor.models.fit import check_set
@@ -313,11 +312,6 @@ class UniteLM(LM):  # type: ignore[misc]  # lm-eval ships no types; it takes onl
         if given.get("device") == _DEFAULT_DEVICE:
             del given["device"]
         return cls(**{**given, **arg_dict})
-
-    @classmethod
-    def create_from_arg_string(cls, arg_string: str, additional_config: Mapping[str, Any] | None = None) -> UniteLM:
-        """The same, where ``--model_args`` is a text."""
-        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Log-probability of each continuation, minus infinity for NaN, and whether greedy decoding would write it."""

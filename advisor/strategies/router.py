@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from advisor.records import Profile
 from advisor.strategies.strategy import AnsweredSplit, Choice, Flow, QuestionText, Replay, Strategy, TrainingData
-from advisor.tasks.tables.rows import LeftOut, columns_of, rows_of
+from advisor.tasks.tables.rows import checked_rows, columns_of
 from ensemble.common.text import counted, did_you_mean, first_of, visible
 from ensemble.errors import InputError
 
@@ -63,10 +63,7 @@ def read_router(path: Path, names: Sequence[str], say: Callable[[str], None]) ->
         found = first_of([*map(visible, columns)], 20)
         raise InputError(f"--router {path}: give a table with the columns id (or question) and model; it has {found}")
     chosen, notes = dict[str, str](), list[str]()
-    for row in rows_of(path, (key, "model"), notes):
-        if isinstance(row, LeftOut):
-            continue
-        values, place = row
+    for values, place in checked_rows(path, (key, "model"), notes):
         question, model = (None if value is None else str(value) for value in (values[key], values["model"]))
         if question is None or model is None:
             continue

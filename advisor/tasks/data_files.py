@@ -16,11 +16,11 @@ import json
 import keyword
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from advisor.tasks.tables.rows import LeftOut, Row, columns_of, objects_of, rows_of, stem_of
+from advisor.tasks.tables.rows import Row, checked_rows, columns_of, objects_of, stem_of
 from advisor.tasks.tables.streams import Notes, content_of
 from ensemble.common.files import exists
 from ensemble.errors import InputError
@@ -169,14 +169,7 @@ def _split_lines(text: str) -> list[str]:
 def _table_rows(path: Path, notes: Notes) -> list[Row]:
     # Tables with an index often have a column without a name for it.
     names = [name for name in columns_of(path) if name.strip()]
-
-    def complete() -> Iterator[Row]:
-        for row in rows_of(path, names, notes):
-            if isinstance(row, LeftOut):
-                raise InputError(f"{row.place}: {row.reason}; correct it, or quote the cells that have commas")
-            yield row
-
-    rows = _checked(path, complete())
+    rows = _checked(path, checked_rows(path, names, notes))
     if data_suffix(path) in (".csv", ".tsv"):
         _read_truth(rows)
     return _with_whole_numbers(rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import random
 import re
 import tempfile
@@ -84,14 +83,17 @@ def text_of_task(name: str, found: Guess, data: DraftData, columns: Columns, com
 
 def try_out(text: str, out: Path, data_dir: Path | None, *, allow_code_execution: bool = False) -> Trial:
     """Load a task file before it is written to `out`, and score its references."""
-    # In the same folder, because the paths of a task file start there.
     try:
-        handle, draft = tempfile.mkstemp(prefix=".", suffix=".yaml", dir=out.parent)
+        # In the same folder, because the paths of a task file start there.
+        file = tempfile.NamedTemporaryFile(  # noqa: SIM115  # it is closed below
+            "w", encoding="utf-8", prefix=".", suffix=".yaml", dir=out.parent
+        )
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror or error}; give another --out") from error
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+    with file:
+        file.write(text)
+        file.flush()
+        draft = file.name
         try:
             dev, held_out = (
                 load_task(draft, split, data_dir, allow_code_execution=allow_code_execution)
@@ -102,8 +104,6 @@ def try_out(text: str, out: Path, data_dir: Path | None, *, allow_code_execution
             )
         except InputError as error:
             raise InputError(str(error).replace(draft, str(out)).replace(str(Path(draft).name), out.name)) from error
-    finally:
-        os.unlink(draft)  # noqa: PTH108
     if dev.runs_code:
         pairs = pairs[:3] if allow_code_execution else []
     scores = dev.score_all(pairs) if pairs else ()
