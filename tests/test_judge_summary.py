@@ -245,8 +245,8 @@ def test_strengths_are_those_of_hunters_algorithm() -> None:
     matches = [each for n, each in enumerate(matches) if n % 5]
     expected, home = minorized(matches)
     found = bradley_terry(matches)
-    assert {each.model: each.log_odds for each in found.strengths} == pytest.approx(expected, abs=1e-6)
-    assert found.first_wins == pytest.approx(100 * home / (1 + home), abs=1e-6)
+    assert {each.model: each.log_odds for each in found.models} == pytest.approx(expected, abs=1e-6)
+    assert found.equal_first_wins == pytest.approx(100 * home / (1 + home), abs=1e-6)
 
 
 def test_two_models_with_a_match_a_question_have_jeffreys_interval() -> None:
@@ -255,7 +255,7 @@ def test_two_models_with_a_match_a_question_have_jeffreys_interval() -> None:
         Verdict(str(n), "a", "b", float(n < 30)) if n % 2 else Verdict(str(n), "b", "a", float(n >= 30))
         for n in range(40)
     ]
-    low, high = bradley_terry(matches).strengths[0].win_rate_ci
+    low, high = bradley_terry(matches).models[0].win_rate_ci
     # A win rate counts the tie of a model with itself.
     expected = 25 + 50 * stats.beta(30.5, 10.5).ppf([0.025, 0.975])
     assert (low, high) == pytest.approx(tuple(expected), abs=1)
@@ -265,10 +265,10 @@ def test_win_rates_are_the_mean_scores_if_all_meet_equally_often_and_the_order_h
     matches = list(drawn({"a": 0.8, "b": 0.0, "c": -0.5}, 200, seed=1))
     matches += [Verdict(each.question, each.second, each.first, 1 - each.score) for each in matches]
     found = bradley_terry(matches)
-    assert [each.win_rate for each in found.strengths] == pytest.approx(
-        [(50 + 2 * each.score) / 3 for each in found.strengths], abs=0.1
+    assert [each.win_rate for each in found.models] == pytest.approx(
+        [(50 + 2 * each.score) / 3 for each in found.models], abs=0.1
     )
-    assert np.mean([each.win_rate for each in found.strengths]) == pytest.approx(50)
+    assert np.mean([each.win_rate for each in found.models]) == pytest.approx(50)
 
 
 @pytest.mark.parametrize("score", [0.0, 1.0, 0.5])
@@ -279,7 +279,7 @@ def test_a_model_that_wins_or_loses_everything_has_a_finite_strength_and_an_inte
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = bradley_terry(matches)
-    for each in found.strengths:
+    for each in found.models:
         low, high = each.win_rate_ci
         assert np.isfinite(each.log_odds)
         assert 0 <= low < high <= 100
@@ -289,8 +289,8 @@ def test_a_model_that_wins_or_loses_everything_has_a_finite_strength_and_an_inte
 def test_a_judge_that_always_prefers_the_first_one_says_nothing_about_the_models() -> None:
     matches = [Verdict(str(n), *order, 1.0) for n in range(30) for order in (("a", "b"), ("b", "a"))]
     found = bradley_terry(matches)
-    assert [each.win_rate for each in found.strengths] == pytest.approx([50, 50])
-    assert found.first_wins > 98
+    assert [each.win_rate for each in found.models] == pytest.approx([50, 50])
+    assert found.equal_first_wins > 98
 
 
 def test_all_matches_of_a_question_are_resampled_together() -> None:
@@ -298,7 +298,7 @@ def test_all_matches_of_a_question_are_resampled_together() -> None:
     once = [Verdict(str(n), *(("a", "b") if n % 2 else ("b", "a")), float(n % 4 < 2)) for n in range(40)]
     widths = []
     for matches in (once, once * 10):
-        low, high = bradley_terry(matches).strengths[0].win_rate_ci
+        low, high = bradley_terry(matches).models[0].win_rate_ci
         widths.append(high - low)
     assert widths[1] == pytest.approx(widths[0], rel=0.1)
 
@@ -310,7 +310,7 @@ def test_groups_of_models_that_never_met_are_named() -> None:
 
 def test_sets_do_not_change_the_win_rates_of_candidates() -> None:
     matches = list(drawn({"a": 0.5, "b": -0.5, "set": 1.5}, 40, seed=2))
-    found = {each.model: each for each in bradley_terry(matches, candidates=["a", "b"]).strengths}
+    found = {each.model: each for each in bradley_terry(matches, candidates=["a", "b"]).models}
     assert found["a"].win_rate == pytest.approx(25 + 50 * expit(found["a"].log_odds - found["b"].log_odds))
     assert found["a"].win_rate + found["b"].win_rate == pytest.approx(100)
     assert found["set"].win_rate > found["a"].win_rate
@@ -320,8 +320,8 @@ def test_matches_that_needed_no_judge_say_nothing_about_the_order() -> None:
     matches = [Verdict(str(n), *order, 1.0) for n in range(10) for order in (("a", "b"), ("b", "a"))]
     equal = [Verdict(str(n), "a", "b", 0.5) for n in range(10, 100)]
     alone, with_ties = (bradley_terry(matches, settled) for settled in ([], equal))
-    assert with_ties.first_wins == pytest.approx(alone.first_wins)
-    assert [each.matches for each in with_ties.strengths] == [110, 110]
+    assert with_ties.equal_first_wins == pytest.approx(alone.equal_first_wins)
+    assert [each.matches for each in with_ties.models] == [110, 110]
 
 
 def test_intervals_cover_the_truth() -> None:
@@ -332,7 +332,7 @@ def test_intervals_cover_the_truth() -> None:
     covered = []
     for seed in range(40):
         found = bradley_terry(list(drawn(strengths, 15, seed, first=0.5)), seed=seed)
-        covered += [each.win_rate_ci[0] <= truth[each.model] <= each.win_rate_ci[1] for each in found.strengths]
+        covered += [each.win_rate_ci[0] <= truth[each.model] <= each.win_rate_ci[1] for each in found.models]
     assert np.mean(covered) > 0.9
 
 
@@ -341,7 +341,7 @@ def test_turns_of_one_conversation_do_not_narrow_the_intervals() -> None:
     turns = [each._replace(question=f"{each.question}:{turn}") for each in matches for turn in (1, 2)]
     alone, cloned = bradley_terry(matches), bradley_terry(turns, clusters={q: q.split(":")[0] for q, *_ in turns})
     as_questions = bradley_terry(turns)
-    for once, twice, narrow in zip(alone.strengths, cloned.strengths, as_questions.strengths, strict=True):
+    for once, twice, narrow in zip(alone.models, cloned.models, as_questions.models, strict=True):
         assert twice.win_rate_ci == pytest.approx(once.win_rate_ci, abs=0.01)
         assert np.ptp(narrow.win_rate_ci) < 0.85 * np.ptp(twice.win_rate_ci)
-    assert cloned.first_wins_ci == pytest.approx(alone.first_wins_ci, abs=0.01)
+    assert cloned.equal_first_wins_ci == pytest.approx(alone.equal_first_wins_ci, abs=0.01)

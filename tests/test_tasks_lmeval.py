@@ -250,7 +250,7 @@ def test_an_unknown_name_gets_near_ones_and_a_group_gets_its_tasks(
     (tmp_path / "all.yaml").write_text("group: all_sums\ntask: [sums]\n", encoding="utf-8")
     # Instead of lm-eval's own 14,000 tasks, which take seconds to index.
     manager = TaskManager(include_path=str(tmp_path), include_defaults=False)
-    monkeypatch.setattr(load, "_full_manager", lambda _: manager)
+    monkeypatch.setattr(load, "_manager", lambda *_, **__: manager)
     with pytest.raises(InputError, match=r"has no task 'summs'; did you mean sums"):
         load_task("lm_eval:summs")
     with pytest.raises(InputError, match=r"lm_eval:all_sums is a group; .* such as lm_eval:sums"):

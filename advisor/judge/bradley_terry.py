@@ -14,7 +14,6 @@ these scores; otherwise they allow for the opponents and for the order.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -23,24 +22,13 @@ from scipy.special import expit
 
 from advisor.judge.prompts import Verdict
 from advisor.records import FIGURE_ALPHA, TOLERANCE
-from advisor.run.figures import JudgedModel
-from advisor.statistics import Floats, Interval, percentile_interval
+from advisor.run.figures import JudgedModel, JudgedSplit
+from advisor.statistics import Floats, percentile_interval
 
 _RESAMPLES = 1000
 _LEAST = 1e-3
 """The least weight of an imaginary win: a draw of nearly 0 would make a strength nearly infinite."""
 _MOST_STEPS = 100
-
-
-class Ranking(NamedTuple):
-    """The strengths that fit matches best."""
-
-    strengths: tuple[JudgedModel, ...]  # the best first; log-odds with the average 0
-    # The expected score of the first one of two equal models, in points: 50 if the order has no effect.
-    first_wins: float
-    first_wins_ci: Interval  # its interval
-    # Groups that met, directly or over others; strengths of different groups cannot be compared.
-    groups: tuple[tuple[str, ...], ...]
 
 
 def bradley_terry(
@@ -49,7 +37,7 @@ def bradley_terry(
     candidates: Collection[str] | None = None,
     seed: int = 0,
     clusters: Mapping[str, str] | None = None,
-) -> Ranking:
+) -> JudgedSplit:
     """Estimate strengths from matches.
 
     Each model gets one imaginary tie against an average model, and the order one that it decides both ways. So all
@@ -70,14 +58,15 @@ def bradley_terry(
         clusters: What each question shares with others, by its id; a question that is not there is a cluster alone.
 
     Returns:
-        The strengths; none without a match.
+        The models with their strengths as log-odds, whose average is 0; none without a match. And the win rate of the
+        first one of two equal models, and the groups that met, directly or over others.
     """
     # A verdict that cannot be read says nothing. As a tie it would pull all strengths together.
     judged = [match for match in matches if match.score is not None]
     decided = [*judged, *settled]
     models = sorted({name for match in decided for name in (match.first, match.second)})
     if not models:
-        return Ranking((), 50.0, (0.0, 100.0), ())
+        return JudgedSplit(equal_first_wins=50.0, equal_first_wins_ci=(0.0, 100.0))
     place = {model: n for n, model in enumerate(models)}
     ends = np.array([(place[match.first], place[match.second]) for match in decided])
     has_order = np.arange(len(decided)) < len(judged)
@@ -127,12 +116,12 @@ def bradley_terry(
         for n, model in enumerate(models)
     ]
     count, group = connected_components(coo_array((np.ones(len(pairs)), pairs[:, :2].T), shape=(len(models),) * 2))
-    return Ranking(
+    return JudgedSplit(
         # Rounded, so that equal models are in the order of their names and not of rounding errors.
-        tuple(sorted(strengths, key=lambda each: (-round(each.win_rate or 0.0, 9), each.model))),
-        100 * float(expit(estimate[0, -1])),
-        percentile_interval(100 * expit(drawn[:, -1]), FIGURE_ALPHA),
-        tuple(tuple(model for model, own in zip(models, group, strict=True) if own == n) for n in range(count)),
+        models=tuple(sorted(strengths, key=lambda each: (-round(each.win_rate or 0.0, 9), each.model))),
+        equal_first_wins=100 * float(expit(estimate[0, -1])),
+        equal_first_wins_ci=percentile_interval(100 * expit(drawn[:, -1]), FIGURE_ALPHA),
+        groups=tuple(tuple(model for model, own in zip(models, group, strict=True) if own == n) for n in range(count)),
     )
 
 

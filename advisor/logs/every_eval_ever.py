@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
-from advisor.logs.values import amount_of, companion_object, count_of, no_score, note_others, object_at
+from advisor.logs.values import amount_of, companion_object, count_of, note_others, object_at
 from advisor.tasks.tables.rows import LeftOut
 from advisor.tasks.tables.streams import Notes, json_lines
 from advisor.tasks.tables.values import UnknownFormError, line_of, response_text, score_of, text_of, texts_of
@@ -105,12 +105,8 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
             seconds=None if milliseconds is None else milliseconds / 1000,
             error=error if score is None else None,
         )
-    if not chosen:
-        if names and options.score is not None:
-            raise no_score(options.score, names, path)
-        return
     taken = dict.fromkeys(name for _, name in chosen.values())
-    note_others(", ".join(taken), (name for name in names if name not in taken), options.score, path, notes)
+    note_others(", ".join(taken), [name for name in names if name not in taken], options.score, path, notes)
     if several:
         notes.append(f"{path}: one score for several responses counts for the first of them; instances: {several:,}")
 

@@ -178,8 +178,7 @@ def _scores(path: Path, wanted: str | None, notes: Notes) -> tuple[str | None, d
         number, score = text_of(item.get("instance_id")) if stats else None, stats.get(chosen or "")
         if number is not None and score is not None:
             scores[number, count_of(item.get("train_trial_index")) or 0] = score
-    if chosen is not None:
-        note_others(chosen, names, wanted, path, notes)
+    note_others(chosen or "", names, wanted, path, notes)
     return chosen, scores
 
 

@@ -148,8 +148,7 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
             # Inspect can score what a model wrote before an error.
             error=(line_of(error.message) or "an error without a message") if error and score is None else None,
         )
-    if chosen is not None:
-        note_others(chosen, names, options.score, path, notes)
+    note_others(chosen or "", names, options.score, path, notes)
 
 
 def _validated(kind: type[EvalSample], value: object) -> EvalSample | None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
-from advisor.logs.values import companion_object, count_of, no_score, note_others, object_at
+from advisor.logs.values import companion_object, count_of, note_others, object_at
 from advisor.tasks.tables.rows import LeftOut
 from advisor.tasks.tables.streams import Notes, json_lines
 from advisor.tasks.tables.values import known_options, parsed_text, text_of, texts_of
@@ -129,11 +129,7 @@ def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRe
                 cluster=text_of(object_at(line, "doc").get(options.cluster)) if options.cluster else None,
                 draw=draw,
             )
-    if chosen is None:
-        if names and options.score is not None:
-            raise no_score(options.score, names, path)
-        return
-    note_others(",".join(chosen), names, options.score, path, notes)
+    note_others(",".join(chosen or ()), names, options.score, path, notes)
     if several:
         notes.append(f"{path}: one score for several responses counts for the first of them; questions: {several:,}")
     # A run that was interrupted while it wrote leaves fewer lines.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +73,11 @@ def no_score(wanted: str, names: Iterable[str], path: Path) -> InputError:
     return InputError(f"--column score={wanted}: {path} has no such score; it has {listed(names) or 'none'}")
 
 
-def note_others(chosen: str, names: Iterable[str], wanted: str | None, path: Path, notes: Notes) -> None:
-    """Say which other scores a log has, if the user chose none."""
-    if wanted is None and (others := listed(name for name in names if name != chosen)):
+def note_others(chosen: str, names: Collection[str], wanted: str | None, path: Path, notes: Notes) -> None:
+    """Say which other scores a log has, if the user chose none; an error if it has only others (`chosen` is empty)."""
+    if names and wanted is not None and not chosen:
+        raise no_score(wanted, names, path)
+    if chosen and wanted is None and (others := listed(name for name in names if name != chosen)):
         notes.append(
             f"{path}: the score is {listed([chosen])}; the log also has {others} (choose with --column score=NAME)"
         )

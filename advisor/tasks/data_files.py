@@ -131,7 +131,7 @@ def read_text(path: Path, most: int, way_out: str) -> str:
         raise InputError(f"{path} is not UTF-8 at byte {error.start}; convert it") from error
 
 
-def check_files(paths: Iterable[Path], folder: Path, hint: str, most: int | None = None) -> None:
+def check_files(paths: Iterable[Path], folder: Path, hint: str) -> None:
     """Check that files are regular files within the folder that a task may read, also behind links, and their size."""
     root, total = folder.resolve(), 0
     for path in paths:
@@ -151,9 +151,9 @@ def check_files(paths: Iterable[Path], folder: Path, hint: str, most: int | None
         if not stat.S_ISREG(info.st_mode):
             raise InputError(f"{path} cannot be read: it is not a regular file; {hint}")
         total += info.st_size
-        if most is not None and total > most:
+        if total > LARGEST:
             together = "" if total == info.st_size else ", with the files before it"
-            raise InputError(f"{path} is larger than {_size(most)}{together}; give fewer records")
+            raise InputError(f"{path} is larger than {_size(LARGEST)}{together}; give fewer records")
 
 
 def _size(count: int) -> str:

@@ -15,13 +15,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from advisor.tasks.data_files import LARGEST, Record, check_files, make_record, read_parallel, read_records
+from advisor.tasks.data_files import Record, check_files, make_record, read_parallel, read_records
 from advisor.tasks.tables.rows import is_saved, saved_files, stem_of
 from advisor.tasks.tables.streams import Notes
 from advisor.tasks.templates import Template
 from ensemble.common.extras import check_installed
 from ensemble.common.files import default_cache_dir, exists, write_text, write_whole
-from ensemble.errors import InputError
+from ensemble.errors import InputError, UniteError
 
 if TYPE_CHECKING:
     from advisor.tasks.schema import FileData, Files, HubData
@@ -90,12 +90,12 @@ class FileSource(DataSource):
         folder, files = self._splits[split]
         paths = _paths(folder, files)
         if not isinstance(files, str):
-            check_files(paths, folder, self._hint, LARGEST)
+            check_files(paths, folder, self._hint)
             return read_parallel(dict(zip(files, paths, strict=True)))
         if not paths:
             raise InputError(f"{folder / files} matches no file; {self._hint}")
         # All before the first is read, so that a refusal comes at once.
-        check_files(_files_within(paths), folder, self._hint, LARGEST)
+        check_files(_files_within(paths), folder, self._hint)
         return [
             record for path in paths for record in read_records(path, stem_of(path) if "*" in files else "", self.notes)
         ]
@@ -202,20 +202,25 @@ class HubSource(DataSource):
 
 @contextmanager
 def one_line_errors(what: str, way_out: str) -> Iterator[None]:
-    """Turn every error into one line, and keep the hub's own warnings about it off the terminal."""
+    """Turn every error of a library into one line, and keep the hub's own warnings about it off the terminal."""
     # The hub's client warns of the same problem that the error below reports.
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
         yield
-    except InputError:
+    except UniteError:
         raise
-    # Network, hub, cache, formats: datasets and the libraries below it have no common base of exceptions.
+    # Network, hub, cache, formats, code of a task: `datasets` and lm-eval have no common base of exceptions.
     except Exception as error:
         from ensemble.models.hub import may_pass  # here: the child process that renders templates needs no hub
 
-        message = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        # `datasets` names the reason only in the error that is the cause of the one it raises.
+        root: BaseException = error
+        while root.__cause__ is not None:
+            root = root.__cause__
+        parts = [" ".join(str(part).split()).rstrip(".") or type(part).__name__ for part in (error, root)]
+        message = ": ".join(dict.fromkeys(parts))
         # An unknown data set, configuration or split is no fault of the network.
         if "is a gated dataset" in message:
             way_out = "accept its terms on its page, and log in (hf auth login)"

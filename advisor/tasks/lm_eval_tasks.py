@@ -25,18 +25,19 @@ import math
 import random
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache, partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from advisor.tasks.data_sources import one_line_errors
 from advisor.tasks.task import LM_EVAL, Example, Score, Task, fingerprint, sha256
 from ensemble.common.extras import check_installed
 from ensemble.common.text import did_you_mean
-from ensemble.errors import InputError, UniteError
+from ensemble.errors import InputError
 
+_WAY_OUT = "check its file and its data"
 _DEV = 300  # questions of the dev split, as GSM8K's has in the papers
 # A split with fewer questions is not used for dev: some have just the demonstrations (MMLU's have five).
 _MIN_DEV = 20
@@ -54,7 +55,7 @@ def load_lm_eval_task(
     """Load one split of ``lm_eval:NAME``, as :func:`advisor.tasks.load.load_task` says; `folder` has task files."""
     plain, _, wanted = name.removeprefix(LM_EVAL).partition(":")
     task = find_lm_eval_task(plain, folder)
-    with _load_errors(plain):
+    with one_line_errors(f"{LM_EVAL}{plain}", _WAY_OUT):
         measure, filter_name = choose_metric(plain, task, wanted)
         count = _shots(plain, task, shots)
         examples, docs, notes = choose_questions(plain, task, split, shots=count, limit=limit, seed=seed)
@@ -114,31 +115,15 @@ def find_lm_eval_task(name: str, folder: Path | None) -> Any:
     return _load(name, None if folder is None else folder.resolve())
 
 
-@contextmanager
-def _load_errors(name: str) -> Iterator[None]:
-    """Turn every error of lm-eval, of `datasets` or of a task's code into one line."""
-    try:
-        yield
-    except UniteError:
-        raise
-    except Exception as error:  # task files may run any code, and lm-eval has no base class of exceptions
-        # `datasets` names the reason only in the error that is the cause of the one it raises.
-        root: BaseException = error
-        while root.__cause__ is not None:
-            root = root.__cause__
-        parts = [" ".join(str(part).split()).rstrip(".") or type(part).__name__ for part in (error, root)]
-        raise InputError(
-            f"lm_eval:{name} cannot be loaded: {': '.join(dict.fromkeys(parts))}; check its file, its data and the "
-            "network"
-        ) from error
-
-
 @cache  # every split of a run loads the same task
 def _load(name: str, folder: Path | None) -> Any:
     # lm-eval warns of everything that a task file leaves open, in many lines.
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    with _load_errors(name):
-        manager = _manager(name, folder)
+    with one_line_errors(f"{LM_EVAL}{name}", _WAY_OUT):
+        # First without lm-eval's own 14,000 tasks, which take seconds to index.
+        manager = _manager(folder, include_defaults=folder is None)
+        if name not in manager.task_index:
+            manager = _manager(folder, include_defaults=True)
         entry = manager.task_index.get(name)
         if entry is None:
             where = "" if folder is None else f", and no readable file below {folder} has this name as its `task`"
@@ -159,22 +144,11 @@ def _load(name: str, folder: Path | None) -> Any:
     return task
 
 
-def _manager(name: str, folder: Path | None) -> Any:
-    from lm_eval.tasks import TaskManager
-
-    if folder is not None:
-        # Without lm-eval's own 14,000 tasks, which take seconds to index.
-        local = TaskManager(include_path=str(folder), include_defaults=False)
-        if name in local.task_index:
-            return local
-    return _full_manager(folder)
-
-
 @cache
-def _full_manager(folder: Path | None) -> Any:
+def _manager(folder: Path | None, *, include_defaults: bool) -> Any:
     from lm_eval.tasks import TaskManager
 
-    return TaskManager(include_path=None if folder is None else str(folder))
+    return TaskManager(include_path=None if folder is None else str(folder), include_defaults=include_defaults)
 
 
 def _refusal(name: str, entry: Any, manager: Any) -> str | None:

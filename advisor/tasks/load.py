@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from advisor.tasks.metrics import RULES, get_metric, plugins, runs_code
 from advisor.tasks.questions import QuestionBank, draw_shots, outside_clusters, sample, seeded, without
 from advisor.tasks.task import LM_EVAL, Task, fingerprint, sha256
 from advisor.tasks.task_file import read_definition, read_mapping
+from ensemble.common.files import exists
 from ensemble.common.text import did_you_mean
 from ensemble.errors import InputError
 
@@ -112,7 +113,7 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
         origin=source.origin,
         fingerprint=fingerprint(definition.digest, split, examples),
         prompt_digest=sha256(definition.prompt_digest, *sorted({example.prefix for example in examples}))[:12],
-        versions=(("rules", str(RULES)), *((each, _version(each)) for each in dict.fromkeys(packages))),
+        versions=(("rules", str(RULES)), *((each, version(each)) for each in dict.fromkeys(packages))),
         scoring=definition.settings.scoring or "texts",
         allow_code_execution=allow_code_execution,
         rubric=definition.settings.judge,
@@ -220,13 +221,6 @@ def _questions(bank: QuestionBank, split: str, shots: list[Record], seed: int) -
     return left
 
 
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "unknown"
-
-
 _BUILTIN = Path(__file__).parent / "builtin"
 # The demo's task is beside its data and not in `builtin`: the paths in a task file are part of the task's fingerprint.
 _DEMO = Path(__file__).parents[1] / "demo" / "word_problems.yaml"
@@ -259,15 +253,16 @@ def find_task(name_or_path: str | Path) -> tuple[Path, str | None]:
     text = str(name_or_path)
     path = Path(text)
     # First, since a path may contain a colon.
-    if path.suffix in _ENDINGS and _is_file(path):
+    is_file = exists(path) and path.is_file()
+    if path.suffix in _ENDINGS and is_file:
         return path, None
-    if data_suffix(path) in (*TABLES, ".jsonl") and _is_file(path):
+    if data_suffix(path) in (*TABLES, ".jsonl") and is_file:
         raise InputError(f"{path} is data and not a task file; write one with `advisor init {path}`")
     # For the same reason the variant of a file begins after its ending.
     file = _FILE.fullmatch(text)
     name, _, variant = (file[1], ":", file[2]) if file else text.partition(":")
     if name.endswith(_ENDINGS) or isinstance(name_or_path, Path) or os.sep in text:
-        if not _is_file(Path(name)):
+        if not exists(name) or not Path(name).is_file():
             raise InputError(
                 f"there is no task file {name}; correct the path, or give a name that `advisor tasks` lists"
             )
@@ -279,13 +274,6 @@ def find_task(name_or_path: str | Path) -> tuple[Path, str | None]:
             "your own task, and lm_eval:NAME is a task of lm-eval"
         )
     return files[name], variant or None
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name that is too long for a file system
-        return False
 
 
 def _builtin_files() -> dict[str, Path]:

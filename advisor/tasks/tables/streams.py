@@ -180,11 +180,11 @@ def json_items(path: Path, prefix: str = "item") -> Iterator[tuple[Any, str]]:
         raise InputError(f"{path}: not JSON after element {number} ({reason}); write it again") from error
 
 
-def json_object(path: Path, most: int = LARGEST_ITEM) -> dict[str, Any]:
-    """The object that a file of at most so many bytes has, for example the description of a run."""
-    data = content_of(path, most)
+def json_object(path: Path) -> dict[str, Any]:
+    """The object that a file of at most 64 MB has, for example the description of a run."""
+    data = content_of(path, LARGEST_ITEM)
     if data is None:
-        raise InputError(f"{path}: it is larger than {most >> 20} MB; give another file")
+        raise InputError(f"{path}: it is larger than {LARGEST_ITEM >> 20} MB; give another file")
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
