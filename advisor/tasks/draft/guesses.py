@@ -37,6 +37,13 @@ _WORDS = {
     "pregunta": ("Pregunta: ", "Respuesta:"),
     "énoncé": ("Question : ", "Réponse :"),
 }
+_COMMON = {
+    "question": ("the", "is", "are", "of", "what", "which", "how", "does", "to"),
+    "frage": ("der", "das", "den", "ist", "und", "wie", "wer", "wo", "welche", "welcher", "ein", "eine", "nicht"),
+    "pregunta": ("el", "los", "del", "una", "qué", "cuál", "cuánto", "cuántos", "cuántas", "cómo", "quién"),
+    "énoncé": ("le", "les", "du", "une", "est", "et", "quel", "quelle", "combien", "qui"),
+}
+"""Common words of a language, by the name that a column has in it; the first of several that fit counts."""
 _PLACES = ("answer_idx", "answer_index", "correct_idx", "correct_index", "correct_answer_id", "cop")
 _REFERENCES = (
     *("reference", "target", "gold", "expected", "expected_answer", "ground_truth", "correct_answer", "correct_option"),
@@ -400,7 +407,7 @@ def _choice(found: Guess, columns: Columns, right: tuple[str, str], why: str, wh
     question = _with_context(found, columns)
     # The question may have its options already.
     shown = "" if options[0] == f"{found.question} | options" else "\n{{_options | join('\\n')}}"
-    found.add("prompt", f"{question}{shown}\n{_words(found)[1]}")
+    found.add("prompt", f"{question}{shown}\n{_words(found, columns)[1]}")
     found.add("choices", f"{{{{{options[0]}}}}}" if is_list else [f"{{{{{name}}}}}" for name in options], why_options)
     found.add("reference", expression, f"{found.reference} is the reference, {why}")
     found.add("metric", "choice", "the likelihood of the options decides; nothing is generated")
@@ -446,7 +453,7 @@ def _text(found: Guess, columns: Columns, given: InitOptions, why: str) -> None:
     """The keys of a task whose models write a text."""
     name, reference = found.question, found.reference or ""
     asked = sum(text[0].rstrip().endswith("?") for text in columns.texts(name) if text)
-    before, then = _words(found)
+    before, then = _words(found, columns)
     if name == "prompt" and asked < columns.count / 2:
         found.add("prompt", _with_context(found, columns))
         found.why["prompt"] += "; it is the whole prompt"
@@ -518,9 +525,13 @@ def _boxed(found: Guess, given: InitOptions, answers: Texts, then: str, why: str
         found.add("extract", _IN_BOX, "what a response has in \\boxed{}")
 
 
-def _words(found: Guess) -> tuple[str, str]:
-    """What is before the question and before the answer, in the language of the question's column."""
-    return _WORDS.get(re.split(r"\W|_", found.question.lower())[0], ("Question: ", "Answer:"))
+def _words(found: Guess, columns: Columns) -> tuple[str, str]:
+    """What is before the question and before the answer, in the language of the column's name or of its texts."""
+    name = re.split(r"\W|_", found.question.lower())[0]
+    if name not in _WORDS:
+        texts = [set(re.findall(r"\w+", " ".join(texts).lower())) for texts in columns.texts(found.question)]
+        name = max(_COMMON, key=lambda language: sum(len(words.intersection(_COMMON[language])) for words in texts))
+    return _WORDS.get(name, ("Question: ", "Answer:"))
 
 
 def _with_context(found: Guess, columns: Columns, before: str = "") -> str:
