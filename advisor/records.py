@@ -57,6 +57,8 @@ ALPHA = 0.05
 a one-sided test shows what is not there. Formulas take it; options and files have the confidence."""
 FIGURE_CONFIDENCE, FIGURE_ALPHA = 0.95, 0.025
 """The same of single figures (accuracies, gaps, a judge's shares) and of pairs of models."""
+TRIES = 4
+"""Sets that ``--set-by predicted`` decodes at most."""
 MOST_QUESTIONS = 850
 """Held-out questions that a run with --until-sure asks at most by default: enough to show a gain of 5 points with a
 probability of 0.95 (`python -m benchmarks.studies.advice`, `sequential_power_gain5`)."""

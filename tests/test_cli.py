@@ -183,7 +183,7 @@ def test_nothing_hostile_reaches_the_terminal(capfd: pytest.CaptureFixture[str],
     result["candidates"][0] |= {"reason": HOSTILE, "close_call": HOSTILE}
     gains = {"predicted_gain": 1.0, "predicted_gain_ci": [0.0, 2.0], "measured_gain": None}
     shown = {"models": [HOSTILE], **gains, "rules": True, "decoded": False}
-    result["prediction"] = {"sets": [shown]}
+    result["prediction"] = {"set_by": "predicted", "sets": [shown]}
     member = {"model": HOSTILE, "accuracy": 50.0, "accuracy_ci": [1.0, 2.0]}
     result["ensemble"] = {**member, "n": 5, "method": "unite", "members": [member]}
     strategy = {"strategy": named, "members": [named, "b"]}

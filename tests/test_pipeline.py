@@ -16,10 +16,10 @@ import torch
 from pools import Place, Prepare
 
 from advisor.advice.profiled_pool import find_copies
-from advisor.advice.rules import read_standings
+from advisor.advice.rules import read_standings, select, with_chosen_set
 from advisor.models.fingerprint import Fingerprint
 from advisor.models.loaded_models import LoadedModels
-from advisor.records import Answer, Profile
+from advisor.records import Answer, Limits, Profile, Standing
 from advisor.run.figures import Sample
 from advisor.run.folder import Run, check_out, folder_name, replace, write_run
 from advisor.run.result import PredictedFigures, Result, TaskInfo
@@ -450,7 +450,39 @@ def test_a_copied_folder_is_rejected_with_the_name_of_its_original(place: Place,
     assert all("alpha-2" not in row["members"] for row in result["strategies"])
 
 
+STANDINGS = [Standing(model, points, 20.0) for model, points in zip("abcd", (80.0, 78.0, 76.0, 60.0), strict=True)]
+
+
+def test_another_set_has_its_own_primary_and_reasons() -> None:
+    greedy = select(STANDINGS, Limits(max_models=2))
+    moved = with_chosen_set(greedy, ("b", "c"), STANDINGS, Limits(max_models=2))
+    assert moved.selected == ("b", "c")
+    assert [d.model for d in moved.decisions] == list("abcd")
+    assert [d.status for d in moved.decisions] == ["rejected", "primary", "selected", "rejected"]
+    a, b, c, d = (decision.reason for decision in moved.decisions)
+    assert "the set with the largest expected gain is one without it" in a
+    assert "the most accurate of the set with the largest" in b
+    assert c.startswith("its gap to the primary is 2.00 points")
+    assert d == greedy.decisions[3].reason
+    assert with_chosen_set(moved, moved.selected, STANDINGS, Limits()) is moved
+
+
 # --- With models ---
+
+
+def test_sets_are_verified_in_the_order_of_their_predicted_gain(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.task()
+    loaded = spoil_ensembles(monkeypatch, lambda *_: None)
+    result = run(place, models, "alpha beta gamma", "--set-by", "predicted")
+    sets = result["prediction"]["sets"]
+    gains = [one["predicted_gain"] for one in sets]
+    assert gains == sorted(gains, reverse=True)
+    decoded = [one for one in sets if one["decoded"]]
+    assert 1 <= len(decoded) <= 4 and decoded == sets[: len(decoded)]
+    assert next(name for name in loaded if "+" in name) == "+".join(sets[0]["models"])
+    assert result["selected"] in [one["models"] for one in decoded]
 
 
 def test_a_decoded_set_has_the_measured_gain_of_its_strategy(place: Place, models: Path) -> None:

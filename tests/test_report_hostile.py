@@ -41,7 +41,7 @@ EVALUATION = make_evaluation()
 RESULT["judge"], EVALUATION["judge"] = make_judges()
 
 
-FIXED = {"status", "verdict", "split", "finish_reason", "level", "shown", "mode", "reason_code", "code"}
+FIXED = {"status", "verdict", "split", "finish_reason", "level", "shown", "mode", "set_by", "reason_code", "code"}
 """Fields whose values are words that the report acts upon; what they may be is checked when they are read."""
 
 NASTY = [

@@ -13,10 +13,14 @@ from pools import Place
 from test_serving_strategies import Says
 
 import advisor.strategies
+from advisor.advice.comparison import compare_strategies, expected_gain
+from advisor.records import Answer, Profile
 from advisor.run.asking import Answerer
 from advisor.run.folder import Run
 from advisor.run.plan import StrategyPlan, figures_to_strategy
 from advisor.strategies import kinds
+from advisor.strategies.strategy import AnsweredSplit, Decoded, Replay
+from advisor.tasks.task import Example, Task
 from ensemble.decode.settings import Settings
 
 pytest_plugins = ["pools"]
@@ -98,3 +102,32 @@ def test_a_new_strategy_is_one_file(place: Place) -> None:
     strategy = figures_to_strategy(row, "result.json")
     answerer = Answerer(StrategyPlan(strategy, ()), [Says(name, f"{name} answers") for name in strategy.members])
     assert asyncio.run(answerer.answer("?", Settings())).model == strategy.members[1] == "b"
+
+
+def test_sets_are_ordered_by_the_expected_gain_of_the_report() -> None:
+    def split(name: str) -> Task:
+        examples = tuple(Example(f"{name}{n}", f"{n}?", "yes", f"{n}?", cluster=f"{name}{n // 4}") for n in range(80))
+        return Task(name, "number", name, examples, (), 1, 0, 0, None, (), "")
+
+    def profile(model: str, task: Task, wrong: int) -> Profile:
+        return Profile(
+            model,
+            tuple(
+                Answer(each.id, "x", str(n % wrong > 0), float(n // 2 % wrong > 0), "eos")
+                for n, each in enumerate(task.examples)
+            ),
+        )
+
+    rates = {"a": 7, "b": 5, "c": 3, "d": 2}
+    tasks = split("dev"), split("held_out")
+    # c and d were passed over, and the questions share passages.
+    unite = Decoded(("a", "b"), "unite")
+    dev, held_out = (
+        AnsweredSplit(
+            task, {name: profile(name, task, k) for name, k in rates.items()}, {unite: Replay(profile("u", task, 9))}
+        )
+        for task in tasks
+    )
+    results = compare_strategies(dev, held_out, can_vote=False).results
+    shown = next(each for each in results if each.strategy == unite)
+    assert expected_gain(unite, dev, held_out) == shown.figures.expected_gain != shown.gain.points

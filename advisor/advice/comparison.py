@@ -63,6 +63,7 @@ from advisor.strategies.strategy import (
 )
 from advisor.strategies.vote import near_copies
 from advisor.tasks.task import Task, clusters_of
+from ensemble.errors import UniteError
 
 _MOVED = 0.01
 """The two splits are used together unless the models' accuracies differ by more than chance, at this level."""
@@ -193,6 +194,13 @@ def _no_vote(voters: int, rules: Limits, *, can_vote: bool) -> str:
         return ""
     close = "no other model is" if voters < 2 else "only one other model is"
     return f"a vote takes {FEWEST_VOTERS} models, and {close} within {rules.vote_gap:g} points of the best one"
+
+
+def expected_gain(strategy: Strategy, dev: AnsweredSplit, held_out: AnsweredSplit) -> float:
+    """The gain to expect of a set that decodes together, in points, as :func:`compare_strategies` reports it."""
+    if strategy not in held_out.written:
+        raise UniteError(f"{strategy}: its answers to the held-out questions are not known")
+    return _Evidence(dev, held_out).written(strategy).figures.expected_gain or 0.0
 
 
 def compare_by_labels(

@@ -41,7 +41,7 @@ from ensemble.errors import UniteError
 from ensemble.methods.voting import answer_key
 
 WORTH = 0.25
-"""Points: another set is named only if this much more is predicted for it than for that of the rules."""
+"""Points: a set is decoded only if it is expected to improve the best result so far by this much."""
 MOST_MEMBERS = 5
 """Members of the largest sets that are predicted."""
 _MOST_SETS = 4000  # of the best candidates: all pairs and triples of 24, predicted within a second
@@ -81,6 +81,11 @@ class Prediction:
         variance = max(variance, ((points - self.points) / 2) ** 2 - noise)
         weight = variance / (variance + noise)
         return Prediction(weight * points + (1 - weight) * self.points, (weight * noise) ** 0.5)
+
+    def improvement(self, best: float) -> float:
+        """How much a set with this gain is expected to improve a best gain so far; 0 or more points."""
+        z = (self.points - best) / self.deviation
+        return self.deviation * float(stats.norm.pdf(z) + z * stats.norm.cdf(z))
 
 
 class Predictor:
@@ -170,8 +175,8 @@ def other_set_note(sets: Sequence[PredictedFigures]) -> str | None:
     low, high = map(signed, gain.interval())
     return (
         f"The prediction would choose {join(best.models)} instead: predicted gain {signed(gain.points)} "
-        f"points (90% interval {low} to {high}), {more:.1f} more than that of the rules' set; --only "
-        f"{','.join(best.models)} --max-gap 100 verifies it."
+        f"points (90% interval {low} to {high}), {more:.1f} more than that of the rules' set; --set-by predicted "
+        "verifies it."
     )
 
 

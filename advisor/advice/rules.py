@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,8 @@ from advisor.records import (
 from ensemble.common.schema import Name, Number, Schema, must, read_json, validated
 from ensemble.common.text import LARGE_RATIO
 from ensemble.errors import UniteError
+
+_PROMISING = "the set with the largest expected gain"
 
 
 def select(
@@ -79,6 +82,34 @@ def rank(standing: Standing | Profile) -> tuple[float, float, str]:
     # Rounded, so that rounding errors do not decide the order. An unknown length comes after all known ones.
     length = math.inf if standing.mean_length is None else round(standing.mean_length, 9)
     return -round(standing.accuracy, 9), length, standing.model
+
+
+def with_chosen_set(
+    chosen: Selection, models: Sequence[str], standings: Sequence[Standing], rules: Limits
+) -> Selection:
+    """The selection with the set of the largest expected gain instead of the one that the rules choose."""
+    if tuple(models) == chosen.selected:
+        return chosen
+    # Applied to the members alone, so that each reason names the set's own primary.
+    members = select([standing for standing in standings if standing.model in models], rules).decisions
+    inside = {decision.model: decision for decision in members}
+    decisions = tuple(_in_set(decision, inside.get(decision.model)) for decision in chosen.decisions)
+    return Selection(decisions, tuple(models))
+
+
+def _in_set(decision: Decision, inside: Decision | None) -> Decision:
+    """The decision about a candidate if the set is another one; `inside` is the rules' decision within this set."""
+    if inside is None:
+        if decision.status == "rejected":
+            return decision
+        return Decision(decision.model, "rejected", "other_set", f"fits, but {_PROMISING} is one without it")
+    if inside.status == "primary":
+        return (
+            decision if decision.status == "primary" else replace(inside, reason=f"the most accurate of {_PROMISING}")
+        )
+    if inside.status == "selected":
+        return inside
+    return Decision(decision.model, "selected", "other_set", f"in {_PROMISING}, although {inside.reason}")
 
 
 def _broken_rules(candidate: Standing, primary: Standing, rules: Limits) -> dict[ReasonCode, str]:

@@ -231,8 +231,8 @@ def run(
         alone, together = list(chosen.alone.values()), None
         traces: Mapping[int, Mapping[str, Any]] = {}
         ensemble = chosen.ensemble(config, config.held_out, compared)
-        if chosen.decoded is not None and ensemble is not None:
-            together, best = chosen.written[chosen.decoded].profile, ensemble.best_single_model or ""
+        if ensemble is not None:
+            together, best = chosen.written[chosen.decoded[0]].profile, ensemble.best_single_model or ""
             traces = trace_responses(chosen, config.held_out, best, config, profiler, cache, progress)
         recommended = recommended_of(advice, compared)
         samples = chain(samples, samples_of(config.held_out, "held_out", alone, together, traces, recommended))
@@ -249,7 +249,7 @@ def run(
             calls=close_calls(profiles, selection.selected[0], config.options.rules, seed=config.options.seed),
         ),
         selected=selection.selected,
-        prediction=chosen.predictions(compared.results),
+        prediction=chosen.predictions(config.options.set_by, compared.results),
         pairs=pairs,
         ensemble=ensemble,
         strategies=tuple(each.figures for each in compared.results),
@@ -326,7 +326,7 @@ def _verify(
 def _tested(chosen: ChosenSet, compared: Compared) -> StrategyResult | None:
     """What looks test: the set that decodes together, chosen on dev, or the default strategy, chosen by each look."""
     found = {each.strategy: each for each in compared.results}
-    together = None if chosen.decoded is None else found.get(chosen.decoded)
+    together = next((found[each] for each in chosen.decoded[:1] if each in found), None)
     default = largest_default(list(found))
     return together or (None if default is None else found[default])
 
@@ -354,7 +354,7 @@ def _advise(
         advice = undecodable(chosen.selection, remote)
     else:
         # What was verified may be another set than the selected one, if the rules left only one model.
-        together = next((each for each in compared.results if each.strategy == chosen.decoded), None)
+        together = next((each for each in compared.results if each.strategy in chosen.decoded[:1]), None)
         advice = advise(chosen.selection, together)
     trouble = f"The attempt to run it failed: {chosen.trouble}." if chosen.trouble else None
     away = behind_server(chosen.selection, remote, chosen.voters)

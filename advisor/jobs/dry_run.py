@@ -17,7 +17,7 @@ from advisor.models.profiler import splits_of, stored_responses, unanswered
 from advisor.models.run_config import RunConfig
 from advisor.options.shared import EngineName, InferenceOptions
 from advisor.progress import Progress
-from advisor.records import Answer, join
+from advisor.records import TRIES, Answer, join
 from advisor.strategies import asked_for
 from advisor.strategies.replay import play, question_of
 from advisor.strategies.self_consistency import SelfConsistency
@@ -242,7 +242,8 @@ def decoded_sets(config: RunConfig) -> dict[str, int]:
     """How many sets a run decodes at most, by split."""
     if config.held_out is None or len(config.candidates) < 2:
         return {}
-    return {config.held_out.split: 1}
+    # The rules run one set; predicted gains choose up to so many.
+    return {config.held_out.split: 1 if config.options.set_by == "rules" else TRIES}
 
 
 def verdicts(config: RunConfig, sets: dict[str, int]) -> int:

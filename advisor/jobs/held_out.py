@@ -1,7 +1,9 @@
 """Chooses the set, runs it on the held-out questions, and traces a few of its responses.
 
-The rules choose one set on dev questions, and only this one is run on held-out questions, so that its figures there do
-not depend on the choice. Where they leave one model, the set with the largest predicted gain is run if that pays.
+``--set-by`` says how. *rules*: the rules choose one set, and only this one is run on held-out questions, so that its
+figures there do not depend on the choice. *predicted*: the sets with the largest predicted gains are run on held-out
+questions, one after another, until the next one is not expected to improve the best by
+:data:`advisor.advice.predict.WORTH` points; the advice corrects for their number.
 
 A trace has the probabilities of every member at each step. Decoding with one generates the same text, except where
 rounding depends on the size of the batch; the trace is then that of another response, and is left out, with a note.
@@ -16,11 +18,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from advisor.advice.compared_models import compare
-from advisor.advice.comparison import Compared, StrategyResult, fitting_voters
+from advisor.advice.comparison import Compared, StrategyResult, expected_gain, fitting_voters
 from advisor.advice.doubts import FEW_QUESTIONS
-from advisor.advice.predict import other_set_note, predicted_sets, provenance, real_sets
+from advisor.advice.predict import WORTH, Prediction, other_set_note, predicted_sets, provenance, real_sets
 from advisor.advice.profiled_pool import ProfiledPool, without_failed
 from advisor.advice.recommendation import least_gain
+from advisor.advice.rules import with_chosen_set
 from advisor.jobs.figures import measured
 from advisor.jobs.played import are_drawn, play_with_models
 from advisor.models.job import continued, question_key, responses
@@ -28,8 +31,9 @@ from advisor.models.local_model import free_memory
 from advisor.models.profiler import Profiler, splits_of
 from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import RunConfig
+from advisor.options.shared import SetBy
 from advisor.progress import Progress
-from advisor.records import Profile, Selection
+from advisor.records import TRIES, Profile, Selection
 from advisor.run.result import (
     EnsembleResult,
     GainFigures,
@@ -64,13 +68,13 @@ class ChosenSet:
     Attributes:
         pool: The candidates that it was chosen from.
         selection: The set.
-        decoded: The set that was run on the held-out questions: the selected one, or if the rules left fewer than two
-            models, the one that the prediction chose; None if none was run.
+        decoded: The sets that were run on the held-out questions, one family of tests. The verdict is about the first
+            one: the selected set, or if the rules left fewer than two models, the one that the prediction chose.
         weights: The weights of its members.
         alone: The answers of single models to the held-out questions, by name: the sets' members, and other models that
             the sets are compared with.
         voters: The models of votes and routers; empty if they were not asked the held-out questions.
-        written: The answers of strategies that write new texts to the held-out questions, those of the set first.
+        written: The answers of strategies that write new texts to the held-out questions, those of the sets first.
         draws: Several responses of the best single model to the dev and to the held-out questions, if they were asked.
         trouble: Why a set could not be run on the held-out questions.
         sets: All sets that could be decoded, the most promising first.
@@ -79,7 +83,7 @@ class ChosenSet:
 
     pool: ProfiledPool
     selection: Selection
-    decoded: Decoded | None = None
+    decoded: tuple[Decoded, ...] = ()
     weights: tuple[float, ...] | Literal["perplexity"] | None = None
     alone: Mapping[str, Profile] = field(default_factory=dict)
     voters: tuple[str, ...] = ()
@@ -96,8 +100,8 @@ class ChosenSet:
             AnsweredSplit(held_out, self.alone, self.written, prices_of(config), self.draws[1]),
         )
 
-    def predictions(self, results: Sequence[StrategyResult]) -> Predictions | None:
-        """``prediction`` of ``result.json``: the most promising sets, and that which decoded; None without a set."""
+    def predictions(self, set_by: SetBy, results: Sequence[StrategyResult]) -> Predictions | None:
+        """``prediction`` of ``result.json``: the most promising sets, and all that were decoded; None without a set."""
         if not self.sets:
             return None
         gains = {each.strategy.members: each.gain.points for each in results if each.figures.is_decoded}
@@ -106,13 +110,13 @@ class ChosenSet:
             for n, each in enumerate(self.sets)
             if n < _MOST_LISTED or each.rules or each.models in gains
         )
-        return Predictions(sets=sets, provenance=provenance(), real_sets=real_sets())
+        return Predictions(set_by=set_by, sets=sets, provenance=provenance(), real_sets=real_sets())
 
     def ensemble(self, config: RunConfig, held_out: Task, compared: Compared) -> EnsembleResult | None:
-        """``ensemble`` of ``result.json``: the set that was run; None without one."""
-        if self.decoded is None:
+        """``ensemble`` of ``result.json``: the first set; None without one."""
+        if not self.decoded:
             return None
-        strategy, profile = self.decoded, self.written[self.decoded].profile
+        strategy, profile = self.decoded[0], self.written[self.decoded[0]].profile
         difference = compare(profile, list(self.alone.values()), config.options.seed)
         row = next(each.figures for each in compared.results if each.strategy == strategy)
         gain = {name: getattr(row, name) for name in GainFigures.model_fields}
@@ -156,13 +160,13 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
         models = chosen.selection.selected
         if config.held_out is None:
             return chosen
-        wanted_set = _to_verify(chosen, config)
+        queue = _to_verify(chosen, config)
         if can_vote(config.held_out):
             voters = fitting_voters(list(pool.complete.values()), config.options.rules)
         else:
             # Without votes only the router by groups is left. It chooses among the set of the rules, also of servers.
             voters = pool.voters(config.options.rules) or tuple(models)
-        members = () if wanted_set is None else wanted_set.models
+        members = [model for each in queue for model in each.models]
         # The set has to be better than the best candidate, even if it does not contain it, or a server runs it.
         best = (pool.select(config.options.rules).selected[0], pool.best)
         wanted = asked_for(config.options, tuple(pool.complete), (pool.best,), voters)
@@ -181,17 +185,32 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
     for strategy in wanted:
         written |= _written(strategy, alone, config.held_out, config, profiler, progress)
     chosen = replace(chosen, alone=alone, voters=voters, written=written)
-    if wanted_set is None:
+    expected: dict[Decoded, float] = {}
+    for predicted in queue:
+        # The largest expected gain so far; the best single model gains 0.
+        best_gain = max([0.0, *expected.values()])
+        if expected and Prediction.of(predicted).improvement(best_gain) < WORTH:
+            break
+        try:
+            # The members' own answers were stored before: if memory ends here, no work is lost.
+            together = profiler.together(predicted.models, config.held_out)
+        except MemberError as error:
+            progress.say(str(error))
+            chosen = replace(chosen, trouble=str(error))
+            continue
+        decoded = Decoded(predicted.models, config.options.method)
+        replay = Replay(together, calls=((decoded.members, together, 0),))
+        chosen = replace(chosen, written={**chosen.written, decoded: replay})
+        expected[decoded] = expected_gain(decoded, *chosen.splits(config, config.held_out))
+    if not expected:
         return chosen
-    try:
-        # The members' own answers were stored before: if memory ends here, no work is lost.
-        together = profiler.together(wanted_set.models, config.held_out)
-    except MemberError as error:
-        progress.say(str(error))
-        return replace(chosen, trouble=str(error))
-    decoded = Decoded(wanted_set.models, config.options.method)
-    answers = {decoded: Replay(together, calls=((decoded.members, together, 0),)), **written}
-    return replace(chosen, decoded=decoded, written=answers, weights=profiler.weights(decoded.members))
+    # The sort is stable: of sets with the same expected gain the one with the larger predicted gain comes first.
+    sets = tuple(sorted(expected, key=lambda each: -round(expected[each], 9)))
+    found = {each: chosen.written[each] for each in (*sets, *written)}
+    chosen = replace(chosen, decoded=sets, written=found, weights=profiler.weights(sets[0].members))
+    if config.options.set_by != "predicted":
+        return chosen
+    return replace(chosen, selection=_select(chosen, sets[0].members, config))
 
 
 def with_draws(
@@ -245,27 +264,40 @@ def _written(
     return {strategy: made.replay._replace(profile=graded)}
 
 
-def _to_verify(chosen: ChosenSet, config: RunConfig) -> PredictedFigures | None:
-    """The set to run on held-out questions."""
+def _to_verify(chosen: ChosenSet, config: RunConfig) -> tuple[PredictedFigures, ...]:
+    """The sets to run on held-out questions, in this order."""
     models = chosen.selection.selected
-    if len(models) > 1:
-        return next((each for each in chosen.sets if each.models == models), None)
+    if config.options.set_by == "predicted" and chosen.sets:
+        return chosen.sets[:TRIES]
     # A set that the rules leave empty may still pay: a gap of more than their limit is no proof.
-    best, least = next(iter(chosen.sets), None), config.options.rules.min_gain
-    pays = best is not None and (best.predicted_gain or 0.0) > least_gain(len(best.models), least)
-    return best if pays else None
+    if len(models) < 2:
+        least = config.options.rules.min_gain
+        gains = ((each, each.predicted_gain or 0.0) for each in chosen.sets[:1])
+        return tuple(each for each, gain in gains if gain > least_gain(len(each.models), least))
+    return tuple(each for each in chosen.sets if each.models == models)
 
 
 def _choose_on_dev(config: RunConfig, pool: ProfiledPool) -> ChosenSet:
-    """The set that the rules choose, with what is predicted of all sets."""
+    """The set that the rules choose, or the one that ``--set-by`` takes instead."""
     chosen = ChosenSet(pool, pool.select(config.options.rules))
     profiles = [profile for name, profile in pool.complete.items() if name not in pool.remote]
     if len(profiles) < 2:
         return chosen
-    sets = predicted_sets(profiles, config.options.rules)
-    # From a few questions the prediction is wild.
-    note = other_set_note(sets) if sets and len(config.dev.examples) >= FEW_QUESTIONS else None
-    return replace(chosen, sets=sets, note=note)
+    chosen = replace(chosen, sets=predicted_sets(profiles, config.options.rules))
+    if not chosen.sets:
+        return chosen
+    if config.options.set_by == "rules":
+        # From a few questions the prediction is wild.
+        return replace(chosen, note=other_set_note(chosen.sets) if len(config.dev.examples) >= FEW_QUESTIONS else None)
+    # Before held-out questions are asked, or without them, the prediction alone chooses.
+    return replace(chosen, selection=_select(chosen, chosen.sets[0].models, config))
+
+
+def _select(chosen: ChosenSet, models: Sequence[str], config: RunConfig) -> Selection:
+    """The selection with another set than that of the rules."""
+    pool = chosen.pool
+    standings = [profile.standing for name, profile in pool.complete.items() if name not in pool.remote]
+    return with_chosen_set(pool.select(config.options.rules), models, standings, config.options.rules)
 
 
 _LOG = logging.getLogger(__name__)
@@ -287,10 +319,8 @@ def trace_responses(
     cache: ResponseCache,
     progress: Progress,
 ) -> dict[int, dict[str, Any]]:
-    """The steps of some responses of the decoded set, by the number of the question; see :func:`describe`."""
-    if chosen.decoded is None:
-        return {}
-    together, names = chosen.written[chosen.decoded].profile, list(chosen.decoded.members)
+    """The steps of some responses of the first decoded set, by the number of the question; see :func:`describe`."""
+    together, names = chosen.written[chosen.decoded[0]].profile, list(chosen.decoded[0].members)
     task = continued(held_out, responses(together))
     # A choice task has no generated text, and only token-level methods have steps.
     if task.metric == "choice" or list_methods()[config.options.method].level != "token":

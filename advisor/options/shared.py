@@ -12,6 +12,7 @@ from ensemble.errors import InputError
 from ensemble.models.choices import CHAT_TEMPLATES, DTYPES, ChatTemplate
 
 EngineName = Literal["local", "ray"]
+SetBy = Literal["rules", "predicted"]
 
 MODELS: Any = {"sources": ("models",)}
 """Of an option that has an effect only where models answer."""
@@ -289,6 +290,13 @@ class VerificationOptions(Options, panel="Choosing and verifying", are_rare=True
     """How a set is chosen and verified, and which strategies with new calls are compared with it."""
 
     until_sure: bool = option(False, "Ask held-out questions in batches until the test shows a difference.", **VERIFIED)
+    set_by: SetBy = option(
+        "rules",
+        "rules, or predicted (verify the sets with the largest predicted gains).",
+        metavar="HOW",
+        one_of=get_args(SetBy),
+        **VERIFIED,
+    )
     equal_cost: bool = option(
         False,
         "Where several calls a question are recommended, ask the best single model as often, and compare.",

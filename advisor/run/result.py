@@ -161,8 +161,10 @@ class PredictedFigures(Schema):
 class Predictions(Schema):
     """The predicted gains of sets."""
 
+    set_by: Literal["rules", "predicted"] = "rules"
+    """what the set is chosen by"""
     sets: tuple[PredictedFigures, ...] = ()
-    """the ten most promising sets, that of the rules, and that which decoded; the most promising first"""
+    """the ten most promising sets, that of the rules, and all that were decoded; the most promising first"""
     provenance: Json = None
     """the `command` and `commit` that fitted the coefficients, and what they were fitted on: `decode`, `vote`"""
     real_sets: Line = ""

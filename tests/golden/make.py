@@ -77,6 +77,11 @@ def demo(case: Case) -> None:
     case.export()
 
 
+def predicted(case: Case) -> None:
+    """A set that is chosen by its predicted gain."""
+    case.select(*DEMO, "--limit", "12", "--device", "cpu", "--set-by", "predicted")
+
+
 def thinking(case: Case) -> None:
     """Models that think."""
     case.select("--pool", "demo-thinking", *DEMO[2:], "--think", "apart", "--limit", "12", "--device", "cpu")
@@ -213,7 +218,7 @@ def help_texts(case: Case) -> None:
 
 FORMATS = ("pool", "lm_eval", "inspect", "helm", "every_eval_ever", "table")
 CASES: dict[str, Callable[[Case], None]] = {
-    **{each.__name__: each for each in (demo, thinking, servers, fusion, judge, comparing_judge, labels)},
+    **{each.__name__: each for each in (demo, predicted, thinking, servers, fusion, judge, comparing_judge, labels)},
     **{f"logs_{name}": _of_logs(name) for name in FORMATS},
     **{each.__name__: each for each in (keys, help_texts)},
 }
