@@ -154,7 +154,7 @@ def test_without_javascript_everything_but_the_tools_is_there(report: Path) -> N
         prefer(window, "light")
         open_report(window, report, folded=True)
         text = find(window, "body")[0].text
-        assert "Take a vote of three models." in text and "Expected accuracy" not in text
+        assert "Take a vote of three models." in text and "Not chosen" not in text
         assert "terse-pieces alone 81.0 0.0" in " ".join(text.split())
         for summary in find(window, "details.row:not([open]) > summary, #questions > summary, #group_models > summary"):
             summary.click()

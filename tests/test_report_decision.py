@@ -143,7 +143,7 @@ def test_names_of_strategies_do_not_collide_and_are_not_cut(
     chance, row = random.Random(seed), result["strategies"][0]
     result["strategies"] = [
         row
-        | {"strategy": "vote", "members": [f"m{k}" for k in range(number + 3)], "accuracy": chance.uniform(70, 73)}
+        | {"strategy": "vote", "members": [f"m{k}" for k in range(number + 3)], "expected_gain": chance.uniform(-2, 2)}
         | {"price_per_1000": chance.choice([1.0, 1.1, 4.0])}
         for number in range(12)
     ]

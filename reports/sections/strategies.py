@@ -49,6 +49,7 @@ _FARTHEST = 15
 _LOG_FROM = 10
 _SURE = 0.9
 """The probability from which on it is said that a strategy is better, and not only probably better."""
+_MOST_TIMES = 1000
 _NEAR = 0.07
 """How near a ratio of costs is to a whole number that is said in its place, as a share."""
 
@@ -106,8 +107,8 @@ def _at_cost(row: StrategyFigures, alone: StrategyFigures | None) -> str:
     """How many times the cost of the best single model a strategy takes: by its price, or else by its calls."""
     for key, what in (("price_per_1000", "price"), ("calls_per_question", "calls")):
         own, other = getattr(row, key), getattr(alone, key, None)
-        if own is not None and other:
-            times = own / other
+        # A file may have any numbers.
+        if own is not None and other and (times := own / other) < _MOST_TIMES:
             near = round(times)
             if near == 1 and abs(times - near) < _NEAR:
                 return f", at the same {what}" if what == "price" else ", with as many calls"
