@@ -86,7 +86,7 @@ def test_a_gain_that_may_be_chance_is_not_advised_and_comes_with_its_probability
     advice = advise(FITTING, together(gained=20, lost=15, both=300, n=500))
     assert advice.verdict == "unclear"
     assert advice.text.startswith("Cannot tell whether a and b, decoded together, are better than a alone:")
-    assert "They are better than a alone with probability 0." in advice.text
+    assert "With the predicted gain, they are better than a alone with probability 0." in advice.text
     assert advice.text.endswith(real_sets())
 
 

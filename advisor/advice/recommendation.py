@@ -304,7 +304,10 @@ def advise(selection: Selection, together: StrategyResult | None = None, *, on_l
         text = f"Decoded together, {names} are worse than {single} alone: {figures}"
         return AdviceSection(verdict="worse", text=text)
     text = f"Cannot tell whether {names}, decoded together, are better than {single} alone: {figures}"
-    return AdviceSection(verdict="unclear", text=f"{text} They are {better_in_words(together.figures)} {real_sets()}")
+    return AdviceSection(
+        verdict="unclear",
+        text=f"{text} With the predicted gain, they are {better_in_words(together.figures)} {real_sets()}",
+    )
 
 
 def undecodable(selection: Selection, remote: Collection[str]) -> AdviceSection:
