@@ -174,23 +174,6 @@ def test_what_a_provider_charged_is_the_price_and_a_wrong_charge_costs_no_respon
     assert (record.response, record.dollars) == ("2", cost if cost == 0.004 else None)
 
 
-@pytest.mark.parametrize(
-    ("value", "score"),
-    [
-        (True, 1.0),
-        (0, 0.0),
-        (0.25, 0.25),
-        ("0.5", 0.5),
-        ("TRUE", 1.0),
-        ("incorrect", 0.0),
-        (Decimal("0.5"), 0.5),
-        ([1], 1.0),
-    ],
-)
-def test_scores_are_numbers_or_truth_values(tmp_path: Path, value: object, score: float) -> None:
-    assert records(write(tmp_path / "a.parquet", [{"id": 1, "score": value}]))[0][0].score == score
-
-
 def test_a_table_with_neither_scores_nor_responses_is_not_sent_to_metric(place: Place) -> None:
     items = [{"id": n, "reference": "2", "model": name, "extracted": "2"} for n in range(3) for name in ("a", "b")]
     write(place.folder / "a.jsonl", items)
@@ -200,10 +183,10 @@ def test_a_table_with_neither_scores_nor_responses_is_not_sent_to_metric(place: 
 
 def test_values_have_the_same_text_in_all_kinds_of_files(tmp_path: Path) -> None:
     day = datetime.datetime(2024, 5, 1, 12, 0, 0)
-    items = [{"id": 7.0, "question": True, "answer": day, "response": 42, "group": b"bytes"}]
+    items = [{"id": 7.0, "question": True, "answer": day, "response": 42, "group": b"bytes", "score": Decimal("0.5")}]
     (record,) = records(write(tmp_path / "a.parquet", items))[0]
     assert (record.id, record.question, record.reference) == ("7", "true", "2024-05-01T12:00:00")
-    assert (record.response, record.group) == ("42", "bytes")
+    assert (record.response, record.group, record.score) == ("42", "bytes", 0.5)
 
 
 def test_wide_columns_with_texts_are_responses(tmp_path: Path) -> None:

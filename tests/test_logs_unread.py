@@ -51,7 +51,8 @@ def write(form: str, folder: Path, right: object, wrong: object) -> tuple[str, .
 
 @pytest.mark.parametrize(
     ("form", "right", "wrong"),
-    [*(("wide", *pair) for pair in VALUES), *((form, *pair) for form in ("long", "jsonl") for pair in VALUES[:3])],
+    [*(("wide", *pair) for pair in VALUES)]
+    + [(form, *pair) for form in ("long", "jsonl", "pool") for pair in VALUES[:3]],
 )
 def test_scores_of_one_readable_outcome_are_refused_and_a_map_reads_them(
     form: str, right: str, wrong: str, place: Place
@@ -67,13 +68,6 @@ def test_scores_of_one_readable_outcome_are_refused_and_a_map_reads_them(
     assert ran.status == 0, ran.err
     points = {each["model"]: each["accuracy"] for each in json.loads(ran.out)["models"]}
     assert points == {name: pytest.approx(100 * np.mean(own)) for name, own in outcomes().items()}
-
-
-@pytest.mark.parametrize(("right", "wrong"), [(1, None), (1, -1), (1, "-"), (True, None)])
-def test_a_pool_with_one_readable_outcome_is_refused(right: object, wrong: object, place: Place) -> None:
-    ran = place.advisor("compare", *write("pool", place.folder, right, wrong))
-    assert (ran.status, ran.out) == (2, "")
-    assert "cannot be read: " in ran.err.splitlines()[-1]
 
 
 def test_few_unreadable_scores_are_said_of_each_model(place: Place) -> None:
@@ -130,7 +124,7 @@ def test_a_value_outside_of_the_scale_is_not_clipped(place: Place) -> None:
 
 @pytest.mark.parametrize(
     ("right", "wrong"),
-    [("Y", "N"), ("PASS", "FAIL"), ("passed", "failed"), ("100%", "0%"), ("1,0", "0,0"), ("Right", "Wrong")],
+    [("Y", "N"), ("PASS", "FAIL"), ("TRUE", "incorrect"), ("100%", "0%"), ("1,0", "0,0"), ("Right", "Wrong")],
 )
 def test_usual_words_and_spellings_are_scores(right: str, wrong: str, place: Place) -> None:
     arguments = write("wide", place.folder, right, wrong)

@@ -14,7 +14,6 @@ import numpy as np
 from advisor.commands.command_line import print_json
 from advisor.judge.summary import (
     FEWEST_LABELS,
-    CorrectedScore,
     agreement,
     corrected_mean,
     speaks_to_judge,
@@ -162,18 +161,14 @@ def _figures(name: str, scores: Scores, labels: Scores, best: str) -> dict[str, 
         "n": len(own),
         "judged": 100 * float(np.mean([*own.values()])),
         "labels": len(known),
-        "corrected": _json(corrected_mean(people, own_scores, np.array([*own.values()]), (0.0, 1.0)))
+        "corrected": corrected_mean(people, own_scores, np.array([*own.values()]), (0.0, 1.0))._asdict()
         if enough
         else None,
         "kappa": agreement(people, own_scores) if enough else None,
-        "difference": _json(corrected_mean(differ(labels, both), differ(scores, both), differ(scores, shared)))
+        "difference": corrected_mean(differ(labels, both), differ(scores, both), differ(scores, shared))._asdict()
         if paired
         else None,
     }
-
-
-def _json(found: CorrectedScore) -> dict[str, Any]:
-    return {**found._asdict(), "interval": list(found.interval)}
 
 
 def judge_lines(found: Mapping[str, Any]) -> list[str]:

@@ -54,7 +54,7 @@ def load_lm_eval_task(
 ) -> Task:
     """Load one split of ``lm_eval:NAME``, as :func:`advisor.tasks.load.load_task` says; `folder` has task files."""
     plain, _, wanted = name.removeprefix(LM_EVAL).partition(":")
-    task = find_lm_eval_task(plain, folder)
+    task = find_lm_eval_task(plain, folder and folder.resolve())
     with one_line_errors(f"{LM_EVAL}{plain}", _WAY_OUT):
         measure, filter_name = choose_metric(plain, task, wanted)
         count = _shots(plain, task, shots)
@@ -107,16 +107,12 @@ _OUTPUTS = {
 }
 
 
+@cache  # every split of a run loads the same task
 def find_lm_eval_task(name: str, folder: Path | None) -> Any:
     """The task, with its data loaded; those of the folder go first. Its type is Any, since lm-eval ships no types."""
     check_installed("lm_eval", f"lm_eval:{name}")
     if folder is not None and not folder.is_dir():
         raise InputError(f"--data {folder} is not a folder; give the folder that holds your lm-eval task files")
-    return _load(name, None if folder is None else folder.resolve())
-
-
-@cache  # every split of a run loads the same task
-def _load(name: str, folder: Path | None) -> Any:
     # lm-eval warns of everything that a task file leaves open, in many lines.
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     with one_line_errors(f"{LM_EVAL}{name}", _WAY_OUT):
@@ -144,7 +140,6 @@ def _load(name: str, folder: Path | None) -> Any:
     return task
 
 
-@cache
 def _manager(folder: Path | None, *, include_defaults: bool) -> Any:
     from lm_eval.tasks import TaskManager
 

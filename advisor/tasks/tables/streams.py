@@ -240,16 +240,12 @@ def outline(head: bytes) -> frozenset[str]:
 
 def content_of(path: Path, most: int) -> bytes | None:
     """The content of a file, decompressed; None if it is larger than ``most`` bytes."""
-    pieces, size = [], 0
+    data = bytearray()
     with open_stream(path) as stream:
-        while piece := stream.read(2**16):
-            stream.next_item()
-            # The limit of one element does not count here: the whole file has the limit below.
-            pieces.append(piece)
-            size += len(piece)
-            if size > most:
-                return None
-    return b"".join(pieces)
+        while len(data) <= most and (piece := stream.read(2**16)):
+            data += piece
+            stream.next_item()  # the limit is that of the whole file, and not that of one element
+    return bytes(data) if len(data) <= most else None
 
 
 class _JsonText:
