@@ -29,7 +29,6 @@ from report_fixture import (
 from ensemble.common.text import shortened
 from ensemble.errors import InputError
 from reports import write_report
-from reports.charts.axes import NARROW, WIDE
 from reports.charts.svg import plain_style
 from reports.report_data import question_columns
 from reports.sections import questions, strategies
@@ -134,34 +133,6 @@ def test_single_models_outside_the_comparison_are_points_too(
     assert found["far"] == 1
     assert "near alone: " in found["figure"]["wide"] and "far alone: " not in found["figure"]["wide"]
     assert "free alone: " not in found["figure"]["wide"]
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_names_of_strategies_do_not_collide_and_are_not_cut(
-    tmp_path: Path, result: dict[str, Any], seed: int, drawings: None
-) -> None:
-    chance, row = random.Random(seed), result["strategies"][0]
-    result["strategies"] = [
-        row
-        | {"strategy": "vote", "members": [f"m{k}" for k in range(number + 3)], "expected_gain": chance.uniform(-2, 2)}
-        | {"price_per_1000": chance.choice([1.0, 1.1, 4.0])}
-        for number in range(12)
-    ]
-    figures = pareto(result, tmp_path)["figure"]
-    for width, svg in ((WIDE, figures["wide"]), (NARROW, figures["narrow"])):
-        boxes = []
-        for text in ElementTree.fromstring(svg).iter("text"):
-            if not (text.text or "").startswith("Vote"):
-                continue
-            # About as wide as in matplotlib's font, which is wider than the browser's.
-            long, x, y = 6.6 * len(text.text or ""), float(text.get("x", 0)), float(text.get("y", 0))
-            left = x - long * {"start": 0.0, "middle": 0.5, "end": 1.0}[text.get("text-anchor", "start")]
-            assert left >= 0 and left + long <= width + 1
-            boxes.append((left, left + long, y - 11, y + 2))
-        assert len(boxes) >= 6
-        for place, (left, right, top, bottom) in enumerate(boxes):
-            for other in boxes[:place]:
-                assert right <= other[0] or other[1] <= left or bottom <= other[2] or other[3] <= top
 
 
 # --- Questions and models ---

@@ -314,10 +314,14 @@ def _beside(result: Result, row: StrategyFigures) -> list[tuple[str, str, str]]:
     alone, before = result.alone, result.single_level
     points = f"{result.measure} in points" if result.is_graded else "right of 100"
     beside = [] if before is None else [(points, text.points(before), text.points(result.level(row)))]
-    costs = [("calls_per_question", "calls a question", _calls), *_COSTS[:2]]
-    if row.price_per_1000 is None:
-        costs.insert(1, ("tokens_per_question", "tokens a question", text.length))
-    for key, what, written in costs:
+    price, time, _ = _COSTS
+    costs = [
+        ("calls_per_question", "calls a question", _calls),
+        ("tokens_per_question", "tokens a question", text.length) if row.price_per_1000 is None else price,
+        ("seconds_median", "median time of a question", text.duration),
+        ("seconds_p95", "95th percentile of the time", text.duration),
+    ]
+    for key, what, written in costs if row.seconds_median is not None else [*costs[:2], time]:
         one, other = getattr(alone, key, None), getattr(row, key)
         if other is not None:
             beside.append((what, written(one), written(other)))
