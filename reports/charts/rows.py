@@ -1,9 +1,8 @@
-"""Drawings with a name and marks on each line, for a wide and for a narrow page; and of differences, beside zero."""
+"""Drawings with a name and marks on each line, for a wide and for a narrow page; and of gains."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
@@ -32,7 +31,6 @@ _COLUMN = 190  # for the names beside a wide drawing; a narrow one has no room b
 _LEFT, _FOOT = 8, 44
 # The lines are in the middle of the rows, or below their names.
 _TALL_ROW, _NAME_ABOVE = 45, 17
-_GAINS = ("ensemble", "rejected")
 
 
 def row_axes(
@@ -158,33 +156,19 @@ def _cost_axes(beside: Axes, left: float, costs: Sequence[float], cost: str, *, 
     return axes
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A difference on a line: its shape is a status or ``ensemble``, and `what` is shown on hover."""
-
-    points: float
-    ends: Interval | None
-    shape: str
-    what: str
-
-
-def draw_differences(rows: Sequence[tuple[str, Sequence[Mark], bool]], width: int, label: str) -> str | None:
-    """Draw the gains of each row (a name, marks, whether the name is bold) on one scale; None without rows."""
+def draw_gains(rows: Sequence[tuple[str, float, Interval | None, bool]], width: int, label: str) -> str | None:
+    """Draw the gain of each row (its name, the gain, an interval, whether the name is bold); None without rows."""
     if not rows:
         return None
-    # Two marks on a line need room below its name.
-    tall = width != WIDE and any(len(marks) > 1 for _, marks, _ in rows)
-    axes = row_axes([name for name, *_ in rows], width, row=56 if tall else 30, bold=[bold for *_, bold in rows])
-    ends = [end for _, marks, _ in rows for each in marks for end in (each.points, *(each.ends or ()))]
-    add_scale(axes, "gain, points", linear_limits([0.0, *ends]), 8 if width == WIDE else 5)
+    axes = row_axes([name for name, *_ in rows], width, bold=[bold for *_, bold in rows])
+    points = [each for _, gain, ends, _ in rows for each in (gain, *(ends or ()))]
+    add_scale(axes, "gain, points", linear_limits([0.0, *points]), 8 if width == WIDE else 5)
     reference(axes, 0.0)
-    for row, (name, marks, _) in enumerate(rows):
-        for place, each in enumerate(marks):
-            y = row + (place - (len(marks) - 1) / 2) * 0.3
-            if each.ends is not None:
-                _gain_interval(axes, each.ends, y, 2, colour="" if each.shape in _GAINS else each.shape)
-            title = f"{name}, {each.what}: {text.difference(each.points)}, {text.difference_interval(each.ends)}"
-            mark(axes, each.points, y, each.shape, title=title)
+    for y, (name, gain, ends, _) in enumerate(rows):
+        if ends is not None:
+            _gain_interval(axes, ends, y)
+        title = f"{name}: {text.difference(gain)}, {text.difference_interval(ends)}"
+        mark(axes, gain, y, shape_of(gain), title=title)
     return markup(axes, label)
 
 
@@ -193,9 +177,9 @@ def shape_of(points: float | None) -> str:
     return "rejected" if points is not None and points <= 0 else "ensemble"
 
 
-def _gain_interval(axes: Axes, ends: Interval, y: float, width: float, colour: str = "") -> None:
-    """Draw an interval. Without a colour, the part below zero has that of losses, and the part above that of gains."""
+def _gain_interval(axes: Axes, ends: Interval, y: float) -> None:
+    """Draw an interval whose part below zero has the colour of losses, and the part above that of gains."""
     low, high = ends
-    for start, end, own in ((low, min(high, 0.0), "rejected"), (max(low, 0.0), high, "ensemble")):
+    for start, end, colour in ((low, min(high, 0.0), "rejected"), (max(low, 0.0), high, "ensemble")):
         if start < end or (start == end and low == high):
-            interval(axes, start, end, y, colour or own, width)
+            interval(axes, start, end, y, colour)

@@ -27,7 +27,7 @@ from reports.charts.axes import (
     points_limits,
     write_names,
 )
-from reports.charts.rows import Mark, draw_differences, shape_of
+from reports.charts.rows import draw_gains, shape_of
 from reports.charts.svg import COLOURS, markup
 from reports.report_data import ReportData
 from reports.sections.models import group_models
@@ -140,11 +140,7 @@ def _group_gains(result: Result) -> dict[str, Any] | None:
         return None
     # What is hurt must not be among those that are left out.
     rows = sorted(every, key=lambda each: (each.shown != "no", each.gain or 0.0))[:_MOST_GROUPS]
-    drawn = [
-        (each.group, [Mark(each.gain, each.gain_ci, shape_of(each.gain), "gain")], each.shown == "no")
-        for each in rows
-        if each.gain is not None
-    ]
+    drawn = [(each.group, each.gain, each.gain_ci, each.shown == "no") for each in rows if each.gain is not None]
     label = f"Gain in {len(rows)} groups of questions, with intervals; the table has the numbers."
     interval = text.interval_name(result.advice.confidence)
     columns = [
@@ -158,7 +154,7 @@ def _group_gains(result: Result) -> dict[str, Any] | None:
         "total": len(every),
         "losing": sum(text.is_loss(each.gain) for each in every),
         "interval": interval,
-        "figure": both_widths(lambda width: draw_differences(drawn, width, label)),
+        "figure": both_widths(lambda width: draw_gains(drawn, width, label)),
     }
 
 
