@@ -201,6 +201,35 @@ def test_the_headline_is_what_to_run(tmp_path: Path, result: dict[str, Any], nam
     assert changed["strategies"][0]["members"][0] in marked
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "finding"),
+    [
+        ("vote", {}, "Three models together beat any one, at 2.3 times the price"),
+        (
+            "vote",
+            {"probability": 0.7, "price_per_1000": 1.0},
+            "Three models together probably beat any one, at twice the price",
+        ),
+        (
+            "vote",
+            {"price_per_1000": None, "calls_per_question": 3.1},
+            "Three models together beat any one, at three times the calls",
+        ),
+        ("single", {}, "No combination is worth its cost: terse-pieces alone is the choice"),
+    ],
+)
+def test_the_title_of_the_strategies_says_what_was_found(
+    tmp_path: Path, result: dict[str, Any], name: str, change: dict[str, Any], finding: str
+) -> None:
+    changed = recommending(result, name)
+    changed["advice"]["recommendation"] |= change
+    values = section_values(read(write_json(tmp_path, changed)))
+    assert values["strategies"]["finding"] == finding
+    assert re.fullmatch(
+        r"Alone, [\w-]+ is the best of five; [\w-]+ is [0-9.]+ points behind", values["models"]["finding"]
+    )
+
+
 def test_the_only_strategy_is_not_compared_with_others(tmp_path: Path, result: dict[str, Any]) -> None:
     changed = recommending(result, "single")
     changed["strategies"] = changed["strategies"][:1]
