@@ -169,7 +169,7 @@ def print_next(result: Result, report: Path) -> None:
     link = Style(link=report.absolute().as_uri())
     console.print(Text.assemble("Report: ", (visible(str(report)), link)), soft_wrap=True)
     if recommendation:
-        run, serve, check = commands(result, shlex.quote(str(report.parent)), "QUESTION")
+        run, serve, check = commands(result, shlex.quote(str(report.parent)), "QUESTION", "FILE")
         console.print(_plain(f"Use it: {run}, or {serve}. Does it still hold? {check}"), soft_wrap=True)
 
 

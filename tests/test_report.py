@@ -161,7 +161,7 @@ def test_the_interval_of_the_gain_has_its_true_confidence_and_warnings_follow(
     changed = recommending(result, "vote")
     changed["advice"] |= {"confidence": 0.8, "warnings": ["these questions were looked at before"]}
     first = first_screen(written(tmp_path, changed))
-    places = ("80% interval ", "Better than terse-pieces alone", "These questions were looked at before.")
+    places = ("80% interval ", "Better than terse-pieces alone", "these questions were looked at before.")
     assert [first.index(place) for place in places] == sorted(first.index(place) for place in places)
 
 

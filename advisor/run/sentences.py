@@ -93,7 +93,7 @@ def _best_of(result: Result, best: str) -> str:
     )
 
 
-def commands(result: Result, folder: str, question: str) -> tuple[str, ...]:
+def commands(result: Result, folder: str, question: str, pool: str) -> tuple[str, ...]:
     """The commands that run, serve and check the recommended strategy, with the permissions that they need; else empty.
 
     Runs on logs need a pool file, because logs have the names of models and not their places.
@@ -104,7 +104,7 @@ def commands(result: Result, folder: str, question: str) -> tuple[str, ...]:
     sources = [result.provenance.models.get(name) for name in own.members]
     servers = [read_address(each.remote.address, "the pool").origin for each in sources if each and each.remote]
     needed = "".join(f" --allow-server {shlex.quote(server)}" for server in dict.fromkeys(servers))
-    models, check = (needed, needed) if result.can_decode else (" --pool models.txt", " --logs FILE")
+    models, check = (needed, needed) if result.can_decode else (f" --pool {pool}", " --logs FILE")
     # One of the groups, so that the command works as it stands.
     group = f" --group {shlex.quote(own.key.groups[0])}" if own.key.groups else ""
     return (

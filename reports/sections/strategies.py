@@ -301,7 +301,7 @@ def verdict(report: ReportData) -> dict[str, Any]:
         "interval": text.interval_name(result.advice.confidence),
         "baseline": result.best_single.name if result.best_single else "the best single model",
         "summary": summary(result),
-        "use": [text.visible(each) for each in commands(result, ".", '"..."')[:2]],
+        "use": [text.visible(each) for each in commands(result, ".", '"..."', "models.txt")[:2]],
     }
 
 
