@@ -211,7 +211,7 @@ def test_health_names_the_member_whose_server_does_not_answer_until_it_does(
 
 
 def test_a_strategy_is_degraded_without_a_model_and_down_without_all() -> None:
-    engine: Any = SimpleNamespace(refusing="")
+    engine: Any = SimpleNamespace(refusing="", DECODES=False)
     watched = identity.ServerHealth(dict.fromkeys(("a", "b"), ServerAddress("http://127.0.0.1:9/v1", "m")))
     served = ServedModel("s", ("a", "b"), "vote", "fp", 0)
     endpoints = Endpoints(engine, served, RequestLimits(), Metrics(), watched)
