@@ -57,17 +57,13 @@ class DataSource:
         if one == other:
             return True
         # Conditions divide a file. We assume that two different conditions exclude each other.
-        if self._condition(one) != self._condition(other):
-            return False
-        return one in self._splits and self._splits[one] == self._splits.get(other)
+        conditions = {self._where[split].source if split in self._where else None for split in (one, other)}
+        return len(conditions) == 1 and one in self._splits and self._splits[one] == self._splits.get(other)
 
     def records(self, split: str) -> list[Record]:
         """All records of a split that meet its condition, in the order of the data."""
         records, condition = self._read(split), self._where.get(split)
         return records if condition is None else [record for record in records if _holds(condition, record)]
-
-    def _condition(self, split: str) -> str | None:
-        return None if split not in self._where else self._where[split].source
 
     def _read(self, split: str) -> list[Record]:
         raise NotImplementedError

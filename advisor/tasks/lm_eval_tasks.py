@@ -101,12 +101,6 @@ def _shots(name: str, task: Any, shots: int | None) -> int:
     return shots
 
 
-_OUTPUTS = {
-    "loglikelihood": "computes the likelihood of one continuation instead of an answer",
-    "loglikelihood_rolling": "measures the perplexity of texts instead of answers",
-}
-
-
 @cache  # every split of a run loads the same task
 def find_lm_eval_task(name: str, folder: Path | None) -> Any:
     """The task, with its data loaded; those of the folder go first. Its type is Any, since lm-eval ships no types."""
@@ -164,7 +158,11 @@ def _refusal(name: str, entry: Any, manager: Any) -> str | None:
             config.get("doc_to_image") or config.get("doc_to_audio"),
             "has images or sound; only text can be used",
         ),
-        (output in _OUTPUTS, f"{_OUTPUTS.get(output, '')}; it cannot be used"),
+        (
+            output == "loglikelihood",
+            "computes the likelihood of one text instead of an answer; it cannot be used",
+        ),
+        (output == "loglikelihood_rolling", "measures the perplexity of texts instead of answers; it cannot be used"),
         (generation.get("do_sample"), "samples its responses; only greedy responses are supported"),
         (int(config.get("repeats") or 1) > 1, "repeats every question several times; only once is supported"),
         (

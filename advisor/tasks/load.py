@@ -71,7 +71,7 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
         return load_lm_eval_task(str(name_or_path), split=split, folder=folder, shots=shots, limit=limit, seed=seed)
     path, variant = find_task(name_or_path)
     definition = read_definition(path, variant, needs_reference=needs_reference)
-    source = open_source(definition.data, path, folder)
+    source = open_source(definition.settings.data, path, folder)
     count = definition.settings.shots if shots is None else shots
     bank = QuestionBank(definition, source)
     # Before the questions: a demonstration must be in no split.

@@ -65,7 +65,6 @@ class TaskDefinition:
     file: Path
     settings: TaskFile
     variant: str | None  # the value of ``{{variant}}``; None if the file has no variants
-    data: HubData | FileData  # of the settings
     metric: str
     extract: str | None
     digest: str  # SHA-256 of the file's content, without its layout, and of the variant
@@ -141,7 +140,6 @@ def read_definition(path: Path, variant: str | None, *, needs_reference: bool = 
         file=path,
         settings=file,
         variant=chosen,
-        data=file.data,
         # Another metric, so that votes and run folders need only its name.
         metric="number_comma" if file.decimal == "," else "exact_match_squad" if file.normalise else file.metric,
         extract=_LAST_NUMBER if file.extract == "last_number" else texts.pattern("extract", file.extract),

@@ -173,7 +173,7 @@ def _references(path: Path, data_dir: Path | None, tasks: Mapping[str, Task]) ->
     """Questions of the splits, and for each what a model should write: the response of a demonstration."""
     pairs = []
     definition = read_definition(path, None)
-    source = open_source(definition.data, path, data_dir)
+    source = open_source(definition.settings.data, path, data_dir)
     bank = QuestionBank(definition, source)
     for split, task in tasks.items():
         questions = {question.id: question for question in bank.split(source.split_of(split))}
