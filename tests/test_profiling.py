@@ -25,7 +25,7 @@ from advisor.models.local_model import LocalModel
 from advisor.models.response_cache import Response, ResponseCache
 from advisor.records import Profile
 from advisor.tasks import Task, load_task
-from advisor.tasks.task import Scoring
+from advisor.tasks.schema import Scoring
 from ensemble import Ensemble
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError, MemberError, UniteError

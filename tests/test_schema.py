@@ -32,7 +32,6 @@ from ensemble.common.schema import (
     Share,
     SparseSchema,
     Texts,
-    json_schema,
     read_lines,
     validated,
     written,
@@ -157,7 +156,7 @@ def test_lines_are_read_one_after_the_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_each_file_has_a_json_schema_with_a_description_of_each_key(name: str) -> None:
     module, _, model = SCHEMAS[name].partition(":")
-    found = json_schema(getattr(import_module(module), model))
+    found = getattr(import_module(module), model).model_json_schema()
     objects = [found, *found.get("$defs", {}).values()]
     keys = {key: value for each in objects for key, value in each.get("properties", {}).items()}
     assert found["type"] == "object" and keys
@@ -166,8 +165,8 @@ def test_each_file_has_a_json_schema_with_a_description_of_each_key(name: str) -
 
 
 def test_the_schemas_of_a_run_and_of_a_strategy_list_the_own_keys_of_strategies() -> None:
-    parts = json_schema(Result)["$defs"]
-    for each in (parts["StrategyFigures"], parts["RecommendedStrategy"], json_schema(StrategyFile)):
+    parts = Result.model_json_schema()["$defs"]
+    for each in (parts["StrategyFigures"], parts["RecommendedStrategy"], StrategyFile.model_json_schema()):
         assert {"strategy", "members", "weights", "routes", "draws"} <= set(each["properties"])
         assert each["properties"]["routes"]["type"] == "object"
 

@@ -96,9 +96,11 @@ def columns_of(path: Path) -> list[str]:
     """The names of a table's columns, at most 2,000; of JSON, those of the first 100 objects."""
     kind = _kind(path)
     if kind == "csv":
-        rows = [row for row, _ in islice(_cells(path), ROWS_OF_TITLE)]
-        check_title(str(path), rows)
-        names = rows[0] if rows else []
+        cells = (row for row, _ in islice(_cells(path), ROWS_OF_TITLE))
+        names, rows = next(cells, []), list[list[str]]()
+        with suppress(InputError):  # reading the rows says what is wrong in them
+            rows.extend(cells)
+        check_title(str(path), [names, *rows])
     elif kind in _LIBRARY_KINDS:
         if package := _LIBRARY_KINDS[kind]:
             check_installed(package, str(path))
