@@ -23,6 +23,8 @@ from pathlib import Path
 from servers import SKIPS, Adders, raw_server
 
 COMMANDS = (
+    "log.csv",
+    "servers.txt",
     "select --logs log.csv --out logs",
     "compare log.csv",
     "label --pool servers.txt --task task.yaml",

@@ -182,7 +182,7 @@ def servers() -> list[dict[str, Any]]:
         address = ServerAddress(f"http://127.0.0.1:{port}/v1", ALL, timeout=_SERVER_SECONDS)
         try:
             return listed_models(address, retries=0)
-        # Nothing is there, or something else, or the client is not installed.
+        # Nothing is there, or something else.
         except UniteError:
             return []
 
