@@ -293,7 +293,7 @@ def test_without_a_gpu_quantisation_is_refused_before_anything_is_loaded(place: 
 
 
 def test_a_missing_package_is_named(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("advisor.models.fit.find_spec", lambda _: None)
+    monkeypatch.setattr("advisor.models.fit.is_installed", lambda _: False)
     with pytest.raises(InputError, match="needs bitsandbytes; install it"):
         check_quantization("a", "4bit", "cuda:0")
 
