@@ -169,7 +169,7 @@ def test_questions_that_cannot_be_answered_are_noted(place: Place, models: Path)
 def test_lists_are_a_line_each(place: Place) -> None:
     assert place.advisor("tasks").out.startswith("arc_challenge ")
     assert place.advisor("methods").out.startswith("unite ")
-    assert place.advisor().out.startswith("Usage: advisor ")
+    assert place.advisor("--help").out.startswith("Usage: advisor ")
 
 
 # --- What reaches the terminal ---

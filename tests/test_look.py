@@ -88,8 +88,8 @@ def test_a_run_says_what_it_recommends_and_how_to_use_it_and_a_folder_of_runs_is
     shown = place.advisor("runs/a")
     assert (shown.status, shown.out, shown.err) == (0, written.out, "")
     assert shown.out.splitlines()[-1] == (
-        "Use it: advisor run runs/a QUESTION --pool FILE, or advisor serve runs/a --pool FILE. Does it still hold? "
-        "advisor check runs/a --logs FILE"
+        "Use it: advisor run runs/a QUESTION --pool models.txt, or advisor serve runs/a --pool models.txt. "
+        "Does it still hold? advisor check runs/a --logs FILE"
     )
     assert (place.folder / "runs/a/report.html").is_file()
     assert place.advisor("runs/a", "--format", "csv").out == place.advisor("report", "runs/a", "--format", "csv").out
@@ -111,7 +111,7 @@ NOTHING = "no log, table, pool, task file or run is found in it; give one of the
         (["image.png"], f"image.png: {NOTHING}"),
         (["other.yaml"], "other.yaml: prompt is missing"),
         (["models.txt", "t.csv"], "models.txt t.csv: a pool goes with one task file; give one of each, or other files"),
-        (["\x1b[2J.csv"], "\\x1b[2J.csv: no such file or folder"),
+        (["\x1b[2J.csv"], "␛[2J.csv: no such file or folder"),
         (["selct"], "No such command 'selct'. Did you mean 'select'? See advisor --help"),
         (["select"], "--pool is missing"),
     ],
