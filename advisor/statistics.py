@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from advisor.records import FIGURE_ALPHA, TOLERANCE, LengthUnit, Limits, Profile, compared_lengths
+from advisor.records import FIGURE_ALPHA, TOLERANCE, Profile
 from ensemble.errors import UniteError
 
 Floats = NDArray[np.float64]
@@ -95,62 +95,17 @@ def graded_interval(values: Floats, alpha: float = FIGURE_ALPHA, ends: Interval 
     return 100 * max(ends[0], float(found.low)), 100 * min(ends[1], float(found.high))
 
 
+def paired_interval(differences: Floats, alpha: float = FIGURE_ALPHA) -> tuple[Interval, str]:
+    """Interval of the difference of two models on the same questions, in points, and its method."""
+    if is_plain(differences):
+        return bonett_price(differences, alpha), "Bonett-Price"
+    return graded_interval(differences, alpha, ends=(-1.0, 1.0)), "Student's t"
+
+
 def wilson(values: Floats, alpha: float = FIGURE_ALPHA) -> Interval:
     """Wilson's interval of a mean of scores of 0 and 1, at least one, in points."""
     counted = stats.binomtest(int(values.sum()), len(values)).proportion_ci(1 - 2 * alpha, method="wilson")
     return 100 * float(counted.low), 100 * float(counted.high)
-
-
-def paired_intervals(
-    primary: Profile,
-    others: Sequence[Profile],
-    alpha: float = FIGURE_ALPHA,
-    seed: int = 0,
-    limits: Limits = Limits(),
-) -> list[tuple[Interval, Interval]]:
-    """Paired bootstrap of the gap and of the length ratio to the primary, for all candidates in one matrix product.
-
-    The gap is the primary's accuracy minus the candidate's, in points. The ratio is that of the mean length that is
-    longer in the sample over the other, so that it may reach below 1; NaN if a length is not known.
-    """
-    profiles = (primary, *others)
-    check_same_questions(*profiles)
-    units: list[LengthUnit] = [compared_lengths(primary, other, limits)[2] for other in others]
-    measured = [scores(profile) for profile in profiles]
-    lengths = {unit: [_lengths(profile, unit) for profile in profiles] for unit in dict.fromkeys(units)}
-    for own in lengths.values():
-        measured += [values for values, _ in own] + [counts for _, counts in own]
-    accuracy, *parts = np.split(resampled_means(np.column_stack(measured), seed), 1 + 2 * len(lengths), axis=1)
-    # In place: the matrix has a row for each of the 10,000 resamples.
-    accuracy *= 100
-    # Questions without a response have no length. If a resample has only such questions, its length counts as 0.
-    means = {
-        unit: np.divide(total, counted, out=np.zeros_like(total), where=counted > 0)
-        for unit, total, counted in zip(lengths, parts[::2], parts[1::2], strict=True)
-    }
-    intervals = []
-    for column, (other, unit) in enumerate(zip(others, units, strict=True), start=1):
-        length = means[unit]
-        # The longer one of the sample stays the numerator in all resamples. Otherwise the ratio is never below 1, and
-        # the interval of two models with equally long answers misses their ratio.
-        mean, of_primary, _ = compared_lengths(other, primary, limits)
-        is_longer = (mean or 0.0) > (of_primary or 0.0)
-        longer, shorter = (column, 0) if is_longer else (0, column)
-        # As in `length_ratio`: two empty responses have the ratio 1, a single empty one infinity.
-        empty = np.where(length[:, longer] == 0, 1.0, math.inf)
-        ratios = np.divide(length[:, longer], length[:, shorter], out=empty, where=length[:, shorter] != 0)
-        intervals.append(
-            (percentile_interval(accuracy[:, 0] - accuracy[:, column], alpha), percentile_interval(ratios, alpha))
-        )
-    return intervals
-
-
-def resampled_means(values: Floats, seed: int = 0) -> Floats:
-    """Means of the columns in bootstrap resamples of the rows: how often each row was drawn, times the rows."""
-    n = len(values)
-    generator = np.random.default_rng(seed)
-    chances = np.full(n, 1 / n)
-    return np.concatenate([generator.multinomial(n, chances, size) @ values for size in _parts(RESAMPLES, n)]) / n
 
 
 def _parts(draws: int, n: int) -> list[int]:
@@ -372,13 +327,3 @@ def _signed_sum(sizes: NDArray[np.int64], observed: int) -> float:
     p_value = 2 * at_least if observed else 1.0
     # Rounding leaves about 1e-15; no p-value can be below that of all signs equal.
     return min(1.0, max(p_value, 2.0 ** (1 - len(sizes))))
-
-
-def _lengths(profile: Profile, unit: LengthUnit) -> tuple[Floats, Floats]:
-    """The length of each response, and whether it counts for the mean."""
-    read = np.array([answer.error is None for answer in profile.answers], dtype=np.float64)
-    if unit == "tokens":
-        tokens = np.array([answer.tokens for answer in profile.answers], dtype=np.float64)
-        return tokens * read, read * (tokens > 0)
-    # None, an unknown length, becomes NaN.
-    return np.array([answer.length for answer in profile.answers], dtype=np.float64), read

@@ -24,7 +24,6 @@ from advisor.statistics import (
     bonett_price,
     cluster_sign_flip,
     mcnemar,
-    paired_intervals,
     questions_needed,
 )
 from advisor.strategies.strategy import AnsweredSplit, Decoded, Replay
@@ -159,7 +158,6 @@ def members(*accuracies: int, lengths: tuple[int, ...] | None = None) -> list[Pr
 
 
 GAP_FLIPS = "the gap may be on the other side of its limit"
-LENGTH_FLIPS = "the length ratio may be on the other side of its limit"
 
 
 def test_a_gap_far_from_its_limit_holds() -> None:
@@ -168,15 +166,16 @@ def test_a_gap_far_from_its_limit_holds() -> None:
     assert far.text is None
 
 
-@pytest.mark.parametrize(
-    ("right", "length", "says"),
-    # 9 and 11 points behind, and a little less and more than twice as long.
-    [(142, 20, GAP_FLIPS), (138, 20, GAP_FLIPS), (158, 39, LENGTH_FLIPS), (158, 41, LENGTH_FLIPS)],
-)
-def test_what_is_close_to_its_limit_may_flip_either_way(right: int, length: int, says: str) -> None:
-    [call] = close_calls(members(160, right, lengths=(20, length)), "a", Limits()).values()
-    assert [flip for flip in (GAP_FLIPS, LENGTH_FLIPS) if flip in (call.text or "")] == [says]
-    assert (call.gap_ci[0] < 10 < call.gap_ci[1]) == (says == GAP_FLIPS)
+@pytest.mark.parametrize("right", [142, 138])  # 9 and 11 points behind
+def test_what_is_close_to_its_limit_may_flip_either_way(right: int) -> None:
+    [call] = close_calls(members(160, right), "a", Limits()).values()
+    assert GAP_FLIPS in (call.text or "")
+    assert call.gap_ci[0] < 10 < call.gap_ci[1]
+
+
+def test_what_the_length_rule_rejects_no_gap_can_turn_round() -> None:
+    [call] = close_calls(members(160, 138, lengths=(20, 60)), "a", Limits()).values()
+    assert call.text is None
 
 
 def test_a_candidate_close_to_the_primary_may_be_the_better_one() -> None:
@@ -187,25 +186,9 @@ def test_a_candidate_close_to_the_primary_may_be_the_better_one() -> None:
     assert "it may be the more accurate of the two" in (call.text or "")
 
 
-def test_a_rule_that_rejects_for_certain_leaves_the_other_nothing_to_turn_round() -> None:
-    [call] = close_calls(members(160, 138, lengths=(20, 60)), "a", Limits()).values()
-    assert call.text is None
-    [call] = close_calls(members(160, 40, lengths=(20, 41)), "a", Limits()).values()
-    assert call.text is None
-    [call] = close_calls(members(160, 138, lengths=(20, 41)), "a", Limits()).values()
-    assert GAP_FLIPS in (call.text or "") and LENGTH_FLIPS in (call.text or "")
-
-
 def test_the_margins_come_in_the_order_of_the_profiles_without_the_primary() -> None:
     profiles = members(140, 160, 150)
     assert list(close_calls(profiles, "b", Limits())) == ["a", "c"]
-
-
-def test_empty_responses_have_margins_too() -> None:
-    silent = profile("b", [0] * 200, [0] * 200)
-    [call] = close_calls([*members(10), silent], "a", Limits()).values()
-    assert call.length_ratio_ci == (float("inf"), float("inf"))
-    assert LENGTH_FLIPS not in (call.text or "")
 
 
 def test_margins_on_different_questions_are_refused() -> None:
@@ -219,7 +202,8 @@ def test_where_all_are_always_right_or_always_wrong_nothing_breaks_and_it_is_sai
     profiles = members(right, right, right)
     selection = select([Standing(each.model, each.accuracy, each.mean_length) for each in profiles], Limits())
     assert selection.selected == ("a", "b", "c")
-    assert [call.gap_ci for call in close_calls(profiles, "a", Limits()).values()] == [(0, 0), (0, 0)]
+    for low, high in (call.gap_ci for call in close_calls(profiles, "a", Limits()).values()):
+        assert low < 0 < high
     [first, *_] = all_pairs(profiles)
     assert (first.gap, first.kappa, first.oracle) == (0, None, right / 2)
     advice = advise(selection, together(0, 0, right, 200))
@@ -255,43 +239,6 @@ def test_the_interval_of_graded_scores_is_near_scipys_bootstrap() -> None:
     theirs = stats.bootstrap((100 * values,), np.mean, method="percentile", rng=np.random.default_rng(1))
     ours = accuracy_interval(profile("a", values))
     assert ours == pytest.approx(tuple(theirs.confidence_interval), abs=0.25)
-
-
-# --- The bootstrap ---
-
-
-def test_the_gap_is_bootstrapped_in_pairs_as_scipy_does() -> None:
-    generator = np.random.default_rng(2)
-    best = (generator.random(200) < 0.7).astype(float)
-    other = np.where(generator.random(200) < 0.8, best, 1 - best)
-
-    def difference(a: np.ndarray, b: np.ndarray, axis: int) -> np.ndarray:
-        return np.asarray(100 * (a.mean(axis=axis) - b.mean(axis=axis)))
-
-    theirs = stats.bootstrap((best, other), difference, paired=True, method="percentile", rng=generator)
-    [(ours, _)] = paired_intervals(profile("a", best), [profile("b", other)])
-    assert ours == pytest.approx(tuple(theirs.confidence_interval), abs=0.6)
-
-
-def test_the_length_ratio_is_bootstrapped_in_pairs_as_scipy_does() -> None:
-    generator = np.random.default_rng(2)
-    short = generator.integers(20, 60, size=150)
-    long = short + generator.integers(5, 90, size=150)
-
-    def ratio(a: np.ndarray, b: np.ndarray, axis: int) -> np.ndarray:
-        return np.asarray(b.mean(axis=axis) / a.mean(axis=axis))
-
-    theirs = stats.bootstrap((short, long), ratio, paired=True, method="percentile", rng=generator)
-    ones = [1] * 150
-    [(_, ours)] = paired_intervals(profile("a", ones, list(short)), [profile("b", ones, list(long))])
-    assert ours == pytest.approx(tuple(theirs.confidence_interval), abs=0.02)
-
-
-def test_the_ratio_to_a_model_that_says_next_to_nothing_may_be_infinite_but_is_a_number() -> None:
-    silent, spoken = [0] * 29 + [3], [5] * 30
-    [(_, (low, high))] = paired_intervals(profile("a", [1] * 30, spoken), [profile("b", [1] * 30, silent)])
-    assert math.isfinite(low)
-    assert high == math.inf
 
 
 # --- The difference of ensemble and best single model ---
@@ -415,12 +362,3 @@ def test_other_questions_and_nothing_to_compare_are_errors() -> None:
         compare(profile("unite", [1]), [])
     with pytest.raises(UniteError, match="no held-out question"):
         compare(profile("unite", []), [profile("a", [])])
-
-
-def test_questions_that_failed_do_not_bend_the_length_ratio() -> None:
-    whole = profile("a", [1] * 40, [10] * 40)
-    failed = [dataclasses.replace(answer, text="", error="too long") for answer in whole.answers[:20]]
-    half = Profile("b", (*failed, *whole.answers[20:]))
-    assert half.mean_length == 10
-    ((_, ratio),) = paired_intervals(whole, [half])
-    assert ratio == (1, 1)

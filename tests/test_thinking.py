@@ -30,7 +30,6 @@ from advisor.models.response_cache import Response, ResponseCache, split_thinkin
 from advisor.models.server_model import ServerIdentity
 from advisor.progress import Progress
 from advisor.records import Answer, Limits, Profile, Standing, compared_lengths, length_ratio, within
-from advisor.statistics import paired_intervals
 from advisor.strategies.strategy import AnsweredSplit
 from advisor.tasks.task import Example, Task
 from ensemble.decode.settings import Settings
@@ -373,19 +372,6 @@ def test_the_reason_says_the_unit() -> None:
     )
     near = [models[0], replace(models[1], mean_tokens=900.0)]
     assert "the length ratio by tokens is 1.80" in select(near, Limits()).decisions[1].reason
-
-
-def test_the_interval_of_the_ratio_is_of_the_same_lengths() -> None:
-    def profile(name: str, tokens: list[int]) -> Profile:
-        answers = (
-            Answer(str(n), "x" * (n + 1), None, n % 2, "eos", tokens=each, thought=True)
-            for n, each in enumerate(tokens)
-        )
-        return Profile(name, tuple(answers))
-
-    a, b = profile("a", [100, 120, 90, 110] * 10), profile("b", [200, 240, 180, 220] * 10)
-    ((_, ends),) = paired_intervals(a, [b])
-    assert ends == pytest.approx((2, 2))
 
 
 @needs_lineage

@@ -24,7 +24,6 @@ from advisor.statistics import (
     Floats,
     Interval,
     Labels,
-    bonett_price,
     check_same_questions,
     cluster_interval,
     cluster_sign_flip,
@@ -40,6 +39,7 @@ from advisor.statistics import (
     is_plain,
     mcnemar,
     most_accurate,
+    paired_interval,
     questions_needed,
     scores,
     wilson,
@@ -209,9 +209,7 @@ class PairedScores:
         differences = self.differences(a, b)
         if self.clusters is not None:
             return cluster_interval(differences, self.clusters, alpha), "cluster-robust"
-        if is_plain(differences):
-            return bonett_price(differences, alpha), "Bonett-Price"
-        return graded_interval(differences, alpha, ends=(-1.0, 1.0)), "Student's t"
+        return paired_interval(differences, alpha)
 
     def difference(
         self, names: Sequence[str], pair: tuple[int, int], alpha: float = FIGURE_ALPHA, *, is_tested: bool = True

@@ -14,7 +14,6 @@ from advisor.advice.predict import real_sets
 from advisor.records import (
     ALPHA,
     CONFIDENCE,
-    FIGURE_ALPHA,
     FIGURE_CONFIDENCE,
     TOLERANCE,
     Limits,
@@ -29,9 +28,9 @@ from advisor.records import (
 )
 from advisor.run.result import AdviceSection, RecommendedStrategy, StrategyFigures
 from advisor.run.sentences import better_in_words
-from advisor.statistics import Interval, paired_intervals, z_value
+from advisor.statistics import Interval, check_same_questions, paired_interval, scores, z_value
 from advisor.strategies import ADVICE, DEFAULT
-from ensemble.common.text import LARGE_RATIO, counted, duration, interval_name, p_value, percent, price
+from ensemble.common.text import counted, duration, interval_name, p_value, percent, price
 from ensemble.errors import InputError
 
 LEAST_PER_CALL = 0.2
@@ -276,17 +275,14 @@ def _other_best(best: StrategyFigures, results: Sequence[StrategyFigures], rules
 
 
 class CloseCall(NamedTuple):
-    """How far a candidate is from the limits, and which decisions of the rules other questions could change.
+    """How far a candidate is from the primary, and which decisions of the rules other questions could change.
 
     Attributes:
         gap_ci: Interval of the primary's accuracy minus the candidate's, in points; below 0 the candidate is better.
-        length_ratio_ci: Interval of the length ratio: the mean length that is longer in the sample over the other, so
-            that it may reach below 1. Infinite if all responses of one may be empty; None if a length is not known.
         text: Why other questions could change the decision, a clause; None if they hardly could.
     """
 
     gap_ci: Interval
-    length_ratio_ci: Interval | None
     text: str | None
 
 
@@ -354,45 +350,33 @@ def moved_warning(moved: float | None) -> str | None:
     )
 
 
-def close_calls(profiles: Sequence[Profile], primary: str, rules: Limits, seed: int = 0) -> dict[str, CloseCall]:
-    """How close each candidate but the primary is to the limits, so that other questions could decide otherwise."""
+def close_calls(profiles: Sequence[Profile], primary: str, rules: Limits) -> dict[str, CloseCall]:
+    """How close each candidate but the primary is to the limit of the gap, so that other questions could turn it."""
+    check_same_questions(*profiles)
     first = next(profile for profile in profiles if profile.model == primary)
     others = [profile for profile in profiles if profile.model != primary]
-    intervals = paired_intervals(first, others, FIGURE_ALPHA, seed, rules)
-    return {other.model: _close_call(first, other, pair, rules) for other, pair in zip(others, intervals, strict=True)}
+    ends = {other.model: paired_interval(scores(first) - scores(other))[0] for other in others}
+    return {other.model: _close_call(first, other, ends[other.model], rules) for other in others}
 
 
-def _close_call(primary: Profile, candidate: Profile, intervals: tuple[Interval, Interval], rules: Limits) -> CloseCall:
-    (low, high), (shortest, longest) = intervals
-    limit = rules.max_length_ratio
-    close = within(gap(primary.accuracy, candidate.accuracy), rules.max_gap)
+def _close_call(primary: Profile, candidate: Profile, ends: Interval, rules: Limits) -> CloseCall:
+    low, high = ends
+    is_close = within(gap(primary.accuracy, candidate.accuracy), rules.max_gap)
     ratio = length_ratio(*compared_lengths(primary, candidate, rules)[:2])
-    # An unknown length rejects nothing.
-    alike = ratio is None or within(ratio, limit)
-    order_flips = low < 0
-    gap_flips = within(high, rules.max_gap) != close or within(low, rules.max_gap) != close
-    # A ratio far below 1 breaks the limit too: then the shorter one may be by far the longer one.
-    length_flips = ratio is not None and (
-        (within(longest, limit) and shortest * limit >= 1) != alike or within(shortest, limit) != alike
-    )
-    # If one rule certainly rejects, the other one's uncertainty changes no decision.
-    out_by_gap, out_by_length = not close and not gap_flips, not alike and not length_flips
-    gap_flips, length_flips = gap_flips and not out_by_length, length_flips and not out_by_gap
+    # What the length rule rejects, no gap lets in. An unknown length rejects nothing.
+    is_alike = ratio is None or within(ratio, rules.max_length_ratio)
+    flips = is_alike and (within(high, rules.max_gap) != is_close or within(low, rules.max_gap) != is_close)
     doubts = [
-        *(["it may be the more accurate of the two"] if order_flips else []),
-        *(["the gap may be on the other side of its limit"] if gap_flips else []),
-        *(["the length ratio may be on the other side of its limit"] if length_flips else []),
+        *(["it may be the more accurate of the two"] if low < 0 else []),
+        *(["the gap may be on the other side of its limit"] if flips else []),
     ]
-    ratios = None if ratio is None else (shortest, longest)
     if not doubts:
-        return CloseCall((low, high), ratios, None)
-    ends = [f"more than {LARGE_RATIO:g}" if end > LARGE_RATIO else f"{end:.2f}" for end in (shortest, longest)]
-    lengths = "" if ratio is None else f" and the length ratio {' to '.join(ends)} (limit {limit:g})"
+        return CloseCall(ends, None)
     text = (
         f"with {percent(FIGURE_CONFIDENCE)} confidence the gap is {low:.1f} to {high:.1f} points "
-        f"(limit {rules.max_gap:g}){lengths}: {join(doubts)}"
+        f"(limit {rules.max_gap:g}): {join(doubts)}"
     )
-    return CloseCall((low, high), ratios, text)
+    return CloseCall(ends, text)
 
 
 def _figures(together: StrategyResult) -> str:

@@ -29,7 +29,7 @@ from advisor.records import (
 )
 from ensemble.common.schema import Name, Number, Schema, must, read_json, validated
 from ensemble.common.text import LARGE_RATIO
-from ensemble.errors import UniteError
+from ensemble.errors import InputError, UniteError
 
 _PROMISING = "the set with the largest expected gain"
 
@@ -220,6 +220,8 @@ class _Numbers(Schema):
 
 def read_standings(path: Path) -> tuple[str, tuple[Standing, ...]]:
     """The task and the numbers of a file: ``{"task": NAME, "profiles": [{model, accuracy, mean_length}, ...]}``."""
+    if not path.exists():
+        raise InputError(f"--scores {path}: the file does not exist; give a JSON file with profiles")
     way_out = f"write it in the form {_FORM}"
     given = validated(_Numbers, read_json(path, way_out), f"--scores {path}", way_out)
     return given.task, tuple(Standing(each.model, each.accuracy, each.mean_length) for each in given.profiles)

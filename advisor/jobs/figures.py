@@ -123,7 +123,7 @@ def candidate_figures(
         if profile.truncated:
             figures |= {"finished_accuracy": finished_accuracy(profile), "enough_tokens": enough_tokens(profile)}
         if call is not None:
-            figures |= {"close_call": call.text, "gap_ci": call.gap_ci, "length_ratio_ci": call.length_ratio_ci}
+            figures |= {"close_call": call.text, "gap_ci": call.gap_ci}
         candidates.append(
             CandidateFigures(
                 **asdict(decision),

@@ -18,7 +18,6 @@ from ensemble.common.schema import (
     Json,
     Line,
     Number,
-    OpenInterval,
     Points,
     Positive,
     Raw,
@@ -131,10 +130,8 @@ class CandidateFigures(Measured, OfModel):
     `same_text`"""
     close_call: Line | None = None
     """why other questions could change the decision; null if they hardly could"""
-    gap_ci: OpenInterval = None
+    gap_ci: Interval = None
     """the 95% interval of the gap to the primary"""
-    length_ratio_ci: OpenInterval = None
-    """the 95% interval of the length ratio to the primary; null for an end that is not finite"""
 
 
 class PredictedFigures(Schema):

@@ -34,7 +34,7 @@ from advisor.advice.rules import select
 from advisor.logs.join import DEV_SIZE, read_logs
 from advisor.options.new_run import SelectOptions
 from advisor.records import ALPHA, Limits, Profile
-from advisor.statistics import Floats, resampled_means, scores, z_value
+from advisor.statistics import Floats, scores, z_value
 from advisor.strategies import ADVICE, largest_default
 from advisor.strategies.consensus import Consensus
 from advisor.strategies.replay import replay_all
@@ -246,8 +246,8 @@ def _points(strategy: Strategy, split: AnsweredSplit) -> float:
 
 def _mean(name: str, values: Sequence[float], what: str) -> Figure:
     """A mean with its 95% interval over the sub-pools."""
-    # Fewer than the product takes: the intervals on the page were made with these.
-    means = np.sort(resampled_means(np.array(values)[:, None])[:_RESAMPLES, 0])
+    n = len(values)
+    means = np.sort(np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), _RESAMPLES) @ np.array(values)) / n
     cut = int(len(means) * 0.025)
     return Figure(name, float(np.mean(values)), float(means[cut]), float(means[-1 - cut]), note=f"{len(values)} {what}")
 

@@ -157,8 +157,6 @@ Points = Annotated[Figure, Field(json_schema_extra={"unit": "points"})]
 """An accuracy or a difference of accuracies, 0 to 100; null where it is not known."""
 Interval = Annotated[tuple[Number, Number] | None, BeforeValidator(_interval)]
 """``[low, high]``; null where it is not known."""
-OpenInterval = tuple[Figure, Figure] | None
-"""``[low, high]``, with null for an end that is not finite."""
 Json = Annotated[Any, PlainValidator(_json)]
 """Any JSON value, with clean strings."""
 
