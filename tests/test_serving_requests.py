@@ -16,7 +16,7 @@ from advisor.serving.server import bind, digest_of, read_key_digest
 from ensemble import Ensemble
 from ensemble.errors import InputError
 
-LIMITS = RequestLimits(texts=8, new_tokens=50, prompt_tokens=40, body=20_000, default_tokens=5)
+LIMITS = RequestLimits(texts=8, new_tokens=50, tokens=40, body=20_000, default_tokens=5)
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 KEY = "sesame-1"
 
@@ -137,10 +137,9 @@ def test_what_changes_nothing_is_accepted(server: Running) -> None:
     assert send(server, COMPLETIONS, completion(**harmless)).status == 200
 
 
-def test_a_prompt_that_does_not_fit_is_told_apart(server: Running) -> None:
+def test_a_prompt_of_too_many_tokens_is_refused(server: Running) -> None:
     error = send(server, COMPLETIONS, completion(prompt="x" * 41)).error
-    assert error["code"] == "context_length_exceeded"
-    assert error["message"] == "a prompt has 41 tokens; this server allows 40"
+    assert error["message"].startswith("the prompts of this request have more than 40 tokens together")
     assert send(server, COMPLETIONS, completion(prompt="x" * 40)).status == 200
     assert "has no tokens to begin with" in send(server, COMPLETIONS, completion(prompt="")).error["message"]
 

@@ -22,7 +22,7 @@ from ensemble.models.load import member_of
 from ensemble.models.member import Member
 
 COMPLETIONS, TOKENIZE = "/v1/completions", "/tokenize"
-LIMITS = RequestLimits(texts=8, new_tokens=50, prompt_tokens=400, body=200_000, default_tokens=5, tokens=2000)
+LIMITS = RequestLimits(texts=8, new_tokens=50, body=200_000, default_tokens=5, tokens=2000)
 CLOSE = 1e-5
 KEY = "sesame-1"
 
@@ -241,13 +241,11 @@ def test_texts_have_no_logprobs_by_id(server: Running, name: str, value: object)
     assert error["message"] == f"{name}: not supported by this server; leave it out"
 
 
-def test_the_longest_prompt_of_the_server_counts_for_contexts(model: Member, tables: Path) -> None:
-    with serving(Ensemble([model], cache_dir=tables), RequestLimits(prompt_tokens=3)) as running:
-        assert ask(running, [1] * 3).status == 200
-        assert ask(running, [1] * 4).error["message"] == "a prompt has 4 tokens; this server allows 3"
+def test_a_context_that_fills_the_models_is_refused(model: Member, tables: Path) -> None:
+    with serving(Ensemble([model], cache_dir=tables), RequestLimits()) as running:
         error = ask(running, [1] * 300).error
-        assert error["code"] == "context_length_exceeded"
-        assert error["message"] == "a prompt has 300 tokens; the model's context holds 300, and one must be left"
+    assert error["code"] == "context_length_exceeded"
+    assert error["message"] == "a prompt has 300 tokens; the model's context holds 300, and one must be left"
 
 
 def test_tokens_of_contexts_are_limited_and_a_shared_beginning_counts_once(server: Running) -> None:

@@ -28,7 +28,6 @@ def serve(options: ServeOptions) -> None:
     limits = RequestLimits(
         options.max_texts,
         options.request_max_new_tokens,
-        options.most_prompt_tokens,
         options.max_body,
         usual_tokens,
         chosen.stop,

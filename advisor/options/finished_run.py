@@ -352,11 +352,6 @@ class RequestLimitOptions(Options, panel="Server", are_rare=True):
 
     max_texts: int = option(64, "Texts that may run or wait; further ones get status 429.", within=AT_LEAST_1)
     request_max_new_tokens: int = option(4096, "The highest limit that a request may set.", within=AT_LEAST_1)
-    most_prompt_tokens: int | None = option(
-        None,
-        "Tokens of a prompt. Default: the members' context.",
-        within=AT_LEAST_1,
-    )
     max_queued_tokens: int | None = option(
         None,
         "Tokens in the prompts of all texts that run or wait. Default: 4096 for each of --max-texts.",

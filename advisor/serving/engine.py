@@ -37,7 +37,7 @@ from advisor.serving.request import (
 from advisor.serving.responses import RunningText
 from ensemble.common.background import Threads
 from ensemble.decode.sequences import Pieces
-from ensemble.errors import MemberError, PromptTooLongError, UniteError, first_line
+from ensemble.errors import MemberError, UniteError, first_line
 from ensemble.models.prompts import Sourced
 from ensemble.step.grammar import GrammarState
 
@@ -154,10 +154,8 @@ class SharedDecoder(RequestHandler):
 
     def _characters_that_fit(self) -> int | None:
         """The characters of a prompt that every member could read if it had the longest tokens only; None: no limit."""
-        members = self._ensemble.members
-        limits = [(member, member.context) for member in members] + [(members[0], self._limits.prompt_tokens)]
         # At least 32 for a token: special tokens are not among the representatives, and some tokenizers remove spaces.
-        most = [max(32, *map(len, m.vocabulary.representatives)) * limit for m, limit in limits if limit is not None]
+        most = [max(32, *map(len, m.vocabulary.representatives)) * m.context for m in self.members if m.context]
         return min(most, default=None)
 
     def cancel(self, request: GenerationRequest) -> None:
@@ -208,14 +206,12 @@ class SharedDecoder(RequestHandler):
             self._inbox.put(add)
 
     def _encode(self, request: GenerationRequest) -> list[list[list[int]]]:
-        tokens, limit = 0, self._limits.prompt_tokens
+        tokens = 0
         prompts: list[list[list[int]]] = []
         for prompt in request.prompts:
             if isinstance(prompt, ToolChat):
                 raise RequestError(400, f"tools: {NO_TOOLS}; leave it out", param="tools", code="unsupported_parameter")
             ids = [list(prompt)] if isinstance(prompt, tuple) else self._ensemble.encode(prompt)
-            if limit is not None and len(ids[0]) > limit:
-                raise PromptTooLongError(f"a prompt has {len(ids[0])} tokens; this server allows {limit}")
             prompts.append(ids)
             tokens += request.copies * _length(ids)
             # Inside the loop: a request that is refused must not take the time to be tokenized as a whole.

@@ -78,7 +78,6 @@ class RequestLimits:
 
     texts: int = 64  # texts that run or wait at a time, over all requests
     new_tokens: int = 4096  # tokens of the longest text
-    prompt_tokens: int | None = None  # as the primary counts them; None where only the members' contexts limit it
     body: int = 2**20  # bytes of the largest body
     default_tokens: int = 256  # tokens of the longest text where a request names no limit
     default_stop: tuple[str, ...] = ()

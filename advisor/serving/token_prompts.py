@@ -95,13 +95,6 @@ class TokenPrompts:
                 param="prompt",
                 code="context_length_exceeded",
             )
-        if self._limits.prompt_tokens is not None and longest > self._limits.prompt_tokens:
-            raise RequestError(
-                400,
-                f"a prompt has {longest} tokens; this server allows {self._limits.prompt_tokens}",
-                param="prompt",
-                code="context_length_exceeded",
-            )
         for name, largest in (("prompt", max(map(max, contexts))), ("logprob_token_ids", max(chosen, default=0))):
             if largest >= size:
                 shown = largest if largest < 10**12 else "a large number"
