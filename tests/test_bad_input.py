@@ -18,14 +18,17 @@ pytest_plugins = ["hubs", "pools"]
 # --- Options, lines of the pool, models ---
 
 
-def test_a_task_that_runs_what_models_write_is_refused_unless_that_is_allowed(place: Place, models: Path) -> None:
+def test_a_task_that_runs_what_models_write_is_refused_unless_that_is_allowed(
+    place: Place, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place.job(models)
     place.task(metric="pass_at_1", reference="assert answer == '{{answer}}'")
     for command in ("select", "profile"):
         line = place.refused(command, *SELECT[1:])
         assert "sums runs programs that models wrote" in line
         assert "cannot rule it out; give --allow-code-execution to take that risk" in line
-    ran = place.advisor("profile", *SELECT[1:], "--allow-code-execution", "--allow-weak-sandbox", "--quiet")
+    monkeypatch.setenv("ADVISOR_WEAK_SANDBOX", "1")
+    ran = place.advisor("profile", *SELECT[1:], "--allow-code-execution", "--quiet")
     assert (ran.status, ran.out.count("points")) == (0, 3)
 
 

@@ -64,7 +64,9 @@ def test_without_a_home_that_can_be_written_the_cache_is_beside_the_run(
     monkeypatch.setenv("XDG_CACHE_HOME", str(place.folder / "home"))
     ran = place.select("--no-verify")
     said = [line for line in ran.err.splitlines() if "what is cached" in line]
-    assert said == [f"note home/unite-advisor cannot be written, so what is cached goes to {place.folder}/.cache"]
+    assert said == [
+        f"note {place.folder}/home/unite-advisor cannot be written, so what is cached goes to {place.folder}/.cache"
+    ]
     assert answered(place.folder / ".cache") > 0
 
 

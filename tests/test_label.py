@@ -20,12 +20,11 @@ from advisor.advice.labels import (
     OpenQuestion,
     accuracy_by_labels,
     gain_by_labels,
-    labelled_first,
     open_questions,
     with_labels,
 )
 from advisor.logs.join import join_logs
-from advisor.records import Answer, Limits, Profile
+from advisor.records import Limits, Profile
 from advisor.run.folder import Run
 from advisor.statistics import scores
 from advisor.strategies import default_strategy
@@ -410,21 +409,6 @@ def test_the_interval_of_the_accuracy_has_its_confidence() -> None:
         assert found is not None
         inside += found[1][0] <= 100 * (share * 0.5 + (1 - share) * 0.8) <= found[1][1]
     assert 0.935 <= inside / cases <= 0.985
-
-
-def test_no_accuracy_follows_without_a_sample() -> None:
-    assert accuracy_by_labels(np.ones(3), np.ones(0), 10) is None
-
-
-def test_a_round_counts_up_to_the_first_row_without_a_label() -> None:
-    rows = [OpenQuestion("verify", number, f"q{number}", "?", ("1", "2")) for number in range(4)]
-    assert labelled_first(rows, {"q0": frozenset(), "q1": frozenset({0}), "q3": frozenset()}) == rows[:2]
-
-
-def test_an_answer_that_the_table_does_not_show_keeps_no_score() -> None:
-    profile = Profile("a", (Answer("1", "x", "7", 0.5, "eos"),))
-    row = OpenQuestion("verify", 0, "q", "?", ("1", "2"))
-    assert np.isnan(with_labels(profile, [row], {"q": frozenset({0})}).answers[0].score)
 
 
 @pytest.mark.parametrize("command", [("select", "--out", "run"), ("label",)])

@@ -253,7 +253,7 @@ def test_a_run_keeps_the_options_that_change_figures() -> None:
     kept = SelectOptions(pool="demo", task="x", limit=3, quiet=True, out=Path("o"), batch_size=2).stored_settings()
     assert (kept["pool"], kept["limit"], kept["seed"]) == ("demo", 3, 0)
     means = {"out", "force", "dry_run", "cache_dir", "as_json", "quiet", "batch_size"}
-    allowed = {"allow_code_execution", "allow_weak_sandbox", "trust_remote_code"}
+    allowed = {"allow_code_execution", "trust_remote_code"}
     of_select = options_of(SelectOptions)
     assert {name for name, each in of_select.items() if not each.is_setting} == means | allowed
     assert not kept.keys() & (means | allowed)

@@ -127,7 +127,7 @@ WEAK = run_program.Isolation(unprivileged=False, namespaces=False, read_only=Fal
 
 def test_a_weak_sandbox_needs_a_permission_with_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_program, "isolation", lambda: WEAK)
-    with pytest.raises(InputError, match=r"environment variables \(API keys\) .* give --allow-weak-sandbox"):
+    with pytest.raises(InputError, match=r"environment variables \(API keys\) .* set ADVISOR_WEAK_SANDBOX=1"):
         load_task(folder / "double.yaml", allow_code_execution=True)
     task = load_task(folder / "double.yaml", allow_code_execution=True, allow_weak_sandbox=True)
     assert any("can read your environment variables" in note for note in task.notes)

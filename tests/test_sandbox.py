@@ -180,7 +180,7 @@ def test_a_sandbox_without_namespaces_is_weak_also_where_root_runs_it(monkeypatc
     # User 65534 is the guard's user, too: a program can end it, and leave a process with network behind.
     kind = Isolation(unprivileged=True, namespaces=False, read_only=False)
     monkeypatch.setattr(run_program, "isolation", lambda: kind)
-    with pytest.raises(InputError, match="give --allow-weak-sandbox to take that risk"):
+    with pytest.raises(InputError, match="set ADVISOR_WEAK_SANDBOX=1 to take that risk"):
         sandbox.check_strong()
 
 

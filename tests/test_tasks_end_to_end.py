@@ -51,11 +51,14 @@ def load_keys(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("task", [task.name for task in list_tasks()])
-def test_a_built_in_task_runs_from_its_files_to_the_advice(task: str, place: Place, pair: list[Path]) -> None:
+def test_a_built_in_task_runs_from_its_files_to_the_advice(
+    task: str, place: Place, pair: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     if task != "word_problems" and not DATA.is_dir():
         pytest.skip("needs the benchmark files in ../shared/data")
     if task == "mbpp" and not can_run_programs():
         pytest.skip("this system cannot confine programs")
+    monkeypatch.setenv("ADVISOR_WEAK_SANDBOX", "1")
     pool = place.pool(*map(str, pair))
     data = () if task == "word_problems" else ("--data", DATA)
     # A set of both, whatever random models score: the limits are wide.
@@ -65,7 +68,7 @@ def test_a_built_in_task_runs_from_its_files_to_the_advice(task: str, place: Pla
     turns = 2 if "follow_ups" in load_keys(task) else 1
     ran = place.advisor(
         *("select", "--pool", pool, "--task", task, *data, *few, *wide, *judge, "--out", "run"),
-        *("--allow-code-execution", "--allow-weak-sandbox"),
+        "--allow-code-execution",
     )
     assert ran.status == 0, ran.err
     result = place.json()

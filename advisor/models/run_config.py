@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from advisor.options.new_run import ProfileOptions, SelectOptions
 from advisor.options.shared import (
     ClusterOptions,
     JudgeOptions,
-    QuestionOptions,
+    TaskOptions,
     TrustOptions,
     split_names,
 )
@@ -115,7 +116,7 @@ class RunConfig:
 
 
 def load_split(
-    options: QuestionOptions,
+    options: TaskOptions,
     split: str,
     seed: int = 0,
     *,
@@ -134,7 +135,8 @@ def load_split(
         limit=options.limit,
         seed=seed,
         allow_code_execution=options.allow_code_execution,
-        allow_weak_sandbox=options.allow_weak_sandbox,
+        # A property of the machine, and not of a run.
+        allow_weak_sandbox=os.environ.get("ADVISOR_WEAK_SANDBOX") == "1",
         needs_reference=needs_reference,
     )
     return replace(task, max_new_tokens=max_new_tokens or task.max_new_tokens)

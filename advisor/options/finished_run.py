@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from advisor.options.new_run import SelectOptions, SplitOptions
+from advisor.options.new_run import ProfileOptions, SelectOptions
 from advisor.options.option import AT_LEAST_0, AT_LEAST_1, PERCENT, Options, Range, Source, argument, changed, option
 from advisor.options.shared import (
     CacheOptions,
@@ -15,7 +15,6 @@ from advisor.options.shared import (
     LoadingOptions,
     LogsOptions,
     OutputOptions,
-    QuestionOptions,
     SeedOptions,
     ServerOptions,
     StrategyOptions,
@@ -59,7 +58,7 @@ class CheckOptions(
     LogsOptions,
     StrategyOptions,
     SeedOptions,
-    QuestionOptions,
+    TaskOptions,
     RunArgument,
     panel="Choosing and verifying",
 ):
@@ -72,7 +71,7 @@ class CheckOptions(
         within=PERCENT,
     )
     task: str | None = changed(TaskOptions, "task", help="The name of a task, or a task file. Default: the run's.")
-    split: str = changed(SplitOptions, "split", default="held_out", help="The split with fresh questions.")
+    split: str = changed(ProfileOptions, "split", default="held_out", help="The split with fresh questions.")
     limit: int | None = changed(
         TaskOptions,
         "limit",
@@ -92,17 +91,6 @@ class CheckOptions(
 
 
 @dataclass(frozen=True, kw_only=True)
-class MethodsOptions(Options, panel="Decoding"):
-    """What is evaluated."""
-
-    methods: str = option("unite,voting", "Names with commas between them, or all; see advisor methods.")
-    members: str = option(
-        "", "Candidates of the run with commas between them, the primary first. Default: the chosen set."
-    )
-    settings: tuple[str, ...] = option((), "An option of a method.", "--set", metavar="METHOD.NAME=VALUE")
-
-
-@dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(
     OutputOptions,
     CacheOptions,
@@ -110,14 +98,19 @@ class EvaluateOptions(
     WeightOptions,
     SeedOptions,
     JudgeOptions,
-    QuestionOptions,
-    MethodsOptions,
+    TaskOptions,
     RunArgument,
+    panel="Decoding",
 ):
     """Score methods of ensembling, and every member alone, on the same questions; write RUN/evaluation.json."""
 
+    methods: str = option("unite,voting", "Names with commas between them, or all; see advisor methods.")
+    members: str = option(
+        "", "Candidates of the run with commas between them, the primary first. Default: the chosen set."
+    )
+    settings: tuple[str, ...] = option((), "An option of a method.", "--set", metavar="METHOD.NAME=VALUE")
     task: str | None = changed(TaskOptions, "task", help="The name of a task, or a task file. Default: the run's.")
-    split: str = changed(SplitOptions, "split", default="held_out", help="The split to evaluate on.")
+    split: str = changed(ProfileOptions, "split", default="held_out", help="The split to evaluate on.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,8 +179,8 @@ class ExportOptions(ServerOptions, StrategyOptions, RunArgument):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateOptions(SeedOptions, panel="Choosing and verifying"):
-    """What is compared, what counts as a difference, and when the command fails."""
+class CompareOptions(OutputOptions, LogsOptions, SeedOptions, panel="Choosing and verifying"):
+    """Compare models on the questions that they share: differences with intervals, exact tests, a gate for CI."""
 
     models: tuple[str, ...] = argument(
         "Run folders or logs, each with #MODEL if it has several; with --logs, models of these logs. "
@@ -215,17 +208,6 @@ class GateOptions(SeedOptions, panel="Choosing and verifying"):
         needs=("fail_if_worse", ()),
     )
     html: Path | None = option(None, "Also write a page.", panel="Files and output", metavar="FILE")
-
-    @property
-    def alpha(self) -> float:
-        """The probability that the truth is beyond one end of an interval."""
-        return alpha_of(self.confidence)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareOptions(OutputOptions, LogsOptions, GateOptions):
-    """Compare models on the questions that they share: differences with intervals, exact tests, a gate for CI."""
-
     quiet: bool = changed(OutputOptions, "quiet", help="Show no notes on what was left out of the logs.")
 
     def __post_init__(self) -> None:
@@ -237,6 +219,11 @@ class CompareOptions(OutputOptions, LogsOptions, GateOptions):
             raise InputError(
                 "nothing to compare; give two run folders or logs, or --logs with the logs of several models"
             )
+
+    @property
+    def alpha(self) -> float:
+        """The probability that the truth is beyond one end of an interval."""
+        return alpha_of(self.confidence)
 
 
 @dataclass(frozen=True, kw_only=True)

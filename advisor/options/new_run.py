@@ -7,25 +7,23 @@ from pathlib import Path
 
 from advisor.options.option import AT_LEAST_0, Options, Source, argument, changed, option
 from advisor.options.shared import (
-    ANSWERS,
     LOGS,
     MEANS,
     MODELS,
+    AnswersOptions,
     CacheOptions,
     ClusterOptions,
-    CodeOptions,
-    DecodingOptions,
     InferenceOptions,
     JudgeOptions,
-    LabelsOptions,
     LimitsOptions,
     LogsOptions,
     OutputOptions,
     PoolOptions,
-    QuestionOptions,
     SeedOptions,
+    TaskOptions,
     VerificationOptions,
     VoterOptions,
+    WeightOptions,
 )
 from ensemble.errors import InputError
 
@@ -38,13 +36,6 @@ class DryRunOptions(Options, panel="Files and output"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitOptions(Options, panel="Models and questions"):
-    """Which questions of a task."""
-
-    split: str = option("dev", "The split to profile on.", **MODELS)
-
-
-@dataclass(frozen=True, kw_only=True)
 class ProfileOptions(
     OutputOptions,
     DryRunOptions,
@@ -53,28 +44,34 @@ class ProfileOptions(
     InferenceOptions,
     SeedOptions,
     JudgeOptions,
-    QuestionOptions,
-    SplitOptions,
+    TaskOptions,
     PoolOptions,
+    panel="Models and questions",
 ):
     """Only profile: fill the cache and print the leaderboard. --json has the form that --scores reads."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class LogChoiceOptions(Options, panel="Models and questions"):
-    """What of the logs counts, and what for."""
-
-    only: str | None = option(
-        None,
-        "Models of the pool or the logs to take, or to leave out (!GLOB). Default: all.",
-        metavar="GLOB,...",
-        **ANSWERS,
-    )
+    split: str = option("dev", "The split to profile on.", **MODELS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WholeRunOptions(Options, panel="Files and output", are_rare=True):
-    """What is left out, numbers instead of models, and where the result goes."""
+class SelectOptions(
+    OutputOptions,
+    DryRunOptions,
+    CacheOptions,
+    InferenceOptions,
+    WeightOptions,
+    VerificationOptions,
+    LimitsOptions,
+    AnswersOptions,
+    LogsOptions,
+    SeedOptions,
+    JudgeOptions,
+    TaskOptions,
+    PoolOptions,
+    panel="Files and output",
+    are_rare=True,
+):
+    """Profile every candidate, choose a set by the rules, run it on held-out questions, write a report."""
 
     no_verify: bool = option(
         False,
@@ -94,27 +91,6 @@ class WholeRunOptions(Options, panel="Files and output", are_rare=True):
     out: Path | None = option(None, "The run folder. Default: runs/TASK.", is_rare=False, **MEANS)
     force: bool = option(False, "Replace a run with other settings in this folder.", **MEANS)
 
-
-@dataclass(frozen=True, kw_only=True)
-class SelectOptions(
-    OutputOptions,
-    DryRunOptions,
-    CacheOptions,
-    WholeRunOptions,
-    InferenceOptions,
-    DecodingOptions,
-    VerificationOptions,
-    LimitsOptions,
-    LabelsOptions,
-    LogChoiceOptions,
-    LogsOptions,
-    SeedOptions,
-    JudgeOptions,
-    QuestionOptions,
-    PoolOptions,
-):
-    """Profile every candidate, choose a set by the rules, run it on held-out questions, write a report."""
-
     @property
     def source(self) -> Source:
         """Where the answers come from."""
@@ -122,11 +98,22 @@ class SelectOptions(
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableOptions(LabelsOptions, panel="Files and output"):
-    """The table, and what is in it."""
+class LabelOptions(
+    OutputOptions,
+    CacheOptions,
+    InferenceOptions,
+    VoterOptions,
+    LogsOptions,
+    SeedOptions,
+    TaskOptions,
+    AnswersOptions,
+    PoolOptions,
+    panel="Files and output",
+):
+    """Write a table of the questions whose labels decide, where there are no references; select --labels reads it."""
 
     labels: Path | None = changed(
-        LabelsOptions,
+        AnswersOptions,
         "labels",
         help="A table of an earlier call with labels of the round `choose`: add the round `verify`.",
     )
@@ -140,22 +127,6 @@ class TableOptions(LabelsOptions, panel="Files and output"):
     out: Path | None = option(
         None, "The table, .csv or .jsonl.", metavar="FILE", shown_default="labels.csv, or --labels", **MEANS
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelOptions(
-    OutputOptions,
-    CacheOptions,
-    TableOptions,
-    InferenceOptions,
-    VoterOptions,
-    LogChoiceOptions,
-    LogsOptions,
-    SeedOptions,
-    QuestionOptions,
-    PoolOptions,
-):
-    """Write a table of the questions whose labels decide, where there are no references; select --labels reads it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -199,12 +170,12 @@ class InitOptions(Options):
     yes: bool = option(False, "Take all guesses; ask nothing.")
     force: bool = option(False, "Replace a task file that exists.")
     allow_code_execution: bool = changed(
-        CodeOptions, "allow_code_execution", help="Run the programs of the data to score its references."
+        TaskOptions, "allow_code_execution", help="Run the programs of the data to score its references."
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoctorOptions(CacheOptions, QuestionOptions, PoolOptions):
+class DoctorOptions(CacheOptions, TaskOptions, PoolOptions):
     """Show the machine, versions, the hub, the cache, and with --pool which models fit. Status 1 if one cannot run."""
 
     max_models: int = changed(LimitsOptions, "max_models")

@@ -73,18 +73,6 @@ class PoolOptions(TrustOptions, panel="Models and questions"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodeOptions(Options, panel="Permissions", are_rare=True):
-    """Whether programs run that models wrote."""
-
-    allow_code_execution: bool = option(
-        False, "Run programs that models write, in a sandbox; mbpp needs it.", **MODELS, **MEANS
-    )
-    allow_weak_sandbox: bool = option(
-        False, "Run them also where the sandbox cannot protect your keys and files.", **MODELS, **MEANS
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
 class SeedOptions(Options, panel="Models and questions", are_rare=True):
     """The seed of draws."""
 
@@ -93,7 +81,7 @@ class SeedOptions(Options, panel="Models and questions", are_rare=True):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions(Options, panel="Models and questions"):
-    """The questions."""
+    """The questions, and what may be done with the answers."""
 
     task: str | None = option(None, "The name of a task, or a task file.", metavar="TASK", **ANSWERS)
     data: Path | None = option(
@@ -109,16 +97,20 @@ class TaskOptions(Options, panel="Models and questions"):
         None, "The number of demonstrations before each question.", within=AT_LEAST_0, is_rare=True, **MODELS
     )
 
+    allow_code_execution: bool = option(
+        False,
+        "Run programs that models write, in a sandbox; mbpp needs it.",
+        is_rare=True,
+        panel="Permissions",
+        **MODELS,
+        **MEANS,
+    )
+
     def needed_task(self) -> str:
         """The task; InputError if none is given."""
         if self.task is None:
             raise InputError("--task is missing; give a task file, or a name that `advisor tasks` lists")
         return self.task
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuestionOptions(CodeOptions, TaskOptions):
-    """The questions, and what may be done with the answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,9 +182,15 @@ class LogsOptions(Options, panel="Logs"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelsOptions(Options, panel="Models and questions"):
-    """Labels in place of references."""
+class AnswersOptions(Options, panel="Models and questions"):
+    """Which models' answers count, and labels in place of references."""
 
+    only: str | None = option(
+        None,
+        "Models of the pool or the logs to take, or to leave out (!GLOB). Default: all.",
+        metavar="GLOB,...",
+        **ANSWERS,
+    )
     labels: Path | None = option(
         None, "A table of advisor label with its labels, for questions without references.", metavar="FILE", **ANSWERS
     )
@@ -279,15 +277,8 @@ class WeightOptions(Options, panel="Decoding", are_rare=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodingOptions(WeightOptions, panel="Decoding", are_rare=True):
-    """How a set decodes."""
-
-    method: str = option("unite", "How the set decodes; see advisor methods.", **VERIFIED)
-
-
-@dataclass(frozen=True, kw_only=True)
 class VerificationOptions(Options, panel="Choosing and verifying", are_rare=True):
-    """How a set is chosen and verified, and which strategies with new calls are compared with it."""
+    """How a set decodes and is verified, and which strategies with new calls are compared with it."""
 
     until_sure: bool = option(False, "Ask held-out questions in batches until the test shows a difference.", **VERIFIED)
     set_by: SetBy = option(
@@ -302,6 +293,7 @@ class VerificationOptions(Options, panel="Choosing and verifying", are_rare=True
         "Where several calls a question are recommended, ask the best single model as often, and compare.",
         **VERIFIED,
     )
+    method: str = option("unite", "How the set decodes; see advisor methods.", panel="Decoding", **VERIFIED)
     # Strategies that take new calls, each by its name.
     fusion: str | None = option(
         None,

@@ -97,7 +97,7 @@ def check_strong() -> None:
         )
         raise InputError(
             f"this system has no namespaces for the sandbox: a program that a model wrote could {reach}; run the "
-            "command in a virtual machine or where users may create namespaces, or give --allow-weak-sandbox to take "
+            "command in a virtual machine or where users may create namespaces, or set ADVISOR_WEAK_SANDBOX=1 to take "
             "that risk"
         )
 
