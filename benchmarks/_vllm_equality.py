@@ -27,7 +27,7 @@ class Requests:
     """How many requests the members of an ensemble have sent since this was made."""
 
     def __init__(self, ensemble: Ensemble) -> None:
-        self._counts = [member.counts for member in ensemble.members if isinstance(member, ServerMember)]
+        self._counts = [member.client.counts for member in ensemble.members if isinstance(member, ServerMember)]
         self._all, self._second = self._now()
 
     @property

@@ -144,11 +144,11 @@ def test_a_member_behind_a_server_thinks_in_few_requests(far: Far) -> None:
     (member, *_) = far.members
     spec = replace(cast("ModelSpec", member.spec), thinking=ThinkingTags("is", "no end"))
     ensemble = Ensemble([replace(member, spec=spec)], think="apart")
-    before, tokens = member.counts.requests, 0
+    before, tokens = member.client.counts.requests, 0
     for prompt in PROMPTS:
         tokens += ensemble.generate([f"{prompt} is"], max_new_tokens=120)[0].thinking_tokens
     assert tokens > 100
-    assert member.counts.requests - before < tokens / 2
+    assert member.client.counts.requests - before < tokens / 2
 
 
 def test_members_behind_servers_think_at_the_same_time(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,10 +167,10 @@ def test_members_behind_servers_think_at_the_same_time(far: Far, monkeypatch: py
 
 
 def test_a_lone_member_behind_a_server_writes_several_tokens_in_a_request(far: Far) -> None:
-    before = far.members[0].counts.requests
+    before = far.members[0].client.counts.requests
     (made,) = Ensemble(far.members[:1]).generate(PROMPTS[:1], max_new_tokens=60)
     assert [made] == Ensemble(far.here.members[:1], method="unite").generate(PROMPTS[:1], max_new_tokens=60)
-    assert far.members[0].counts.requests - before < 30
+    assert far.members[0].client.counts.requests - before < 30
 
 
 def test_greedy_and_drawn_texts_of_one_batch_are_those_of_one_process(far: Far) -> None:
@@ -207,9 +207,9 @@ def test_a_draft_takes_fewer_requests_than_its_tokens(far: Far, way: DraftMode) 
     # Two connections to one model, which agree at every step.
     members = [cast("ServerMember", Ensemble.from_pretrained(far.lines[:1]).members[0]) for _ in range(2)]
     batch = Batch(1)
-    before = [member.counts.requests for member in members]
+    before = [member.client.counts.requests for member in members]
     (made,) = generate(always(Ensemble(members), way, batch), PROMPTS[1:2], Settings(max_new_tokens=24), batch)
-    taken = [member.counts.requests - count for member, count in zip(members, before, strict=True)]
+    taken = [member.client.counts.requests - count for member, count in zip(members, before, strict=True)]
     assert max(taken) < len(made.tokens)
 
 
@@ -240,7 +240,7 @@ def test_what_a_member_has_written_is_not_requested_again(far: Far, monkeypatch:
 
 
 def test_a_batch_takes_one_request_of_a_member_for_all_its_texts(far: Far) -> None:
-    counts = far.members[0].counts
+    counts = far.members[0].client.counts
     before = counts.requests - counts.second
     made = generate(Ensemble(far.members), PROMPTS[:4], Settings(max_new_tokens=6), Batch(4, draft=0))
     assert counts.requests - counts.second - before == max(generation.counts.steps for generation in made)

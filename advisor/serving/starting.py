@@ -98,7 +98,7 @@ def make_app_of(  # what a server needs
         (engine,) = _decoders([ensemble], limits, metrics, options)
         for member in ensemble.members:
             if isinstance(member, ServerMember):
-                metrics.watch(member.name, member.counts)
+                metrics.watch(member.name, member.client.counts)
         if len(ensemble.members) == 1:
             max_model_len = ensemble.members[0].context
     else:

@@ -27,7 +27,7 @@ from ensemble.runtime.cached_runner import CachedRunner
 from ensemble.runtime.local_runner import LocalRunner, RecomputingRunner
 from ensemble.runtime.long_rope import LongRopeRunner, rope_border
 from ensemble.runtime.remote_runner import RemoteRunner
-from ensemble.servers.token_client import RequestCounts, TokenClient
+from ensemble.servers.token_client import TokenClient
 from ensemble.vocabulary.joint import candidates_of
 from ensemble.vocabulary.token_bytes import Vocabulary
 
@@ -225,11 +225,6 @@ class ServerMember(Member):
     """A member whose weights are behind a server."""
 
     client: TokenClient
-
-    @property
-    def counts(self) -> RequestCounts:
-        """What its requests took so far, those of all runners together."""
-        return self.client.counts
 
     def check_k(self, k: int) -> None:
         """Raise an InputError if the server gives fewer than the k likeliest candidates."""
