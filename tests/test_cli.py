@@ -487,6 +487,8 @@ def outcome(folder: Path) -> tuple[Any, list[str]]:
             costs = (
                 "seconds_total",
                 "seconds_per_question",
+                "seconds_median",
+                "seconds_p95",
                 "tokens_per_second",
                 "peak_memory",
                 "loads",
