@@ -25,7 +25,6 @@ from ensemble.common.schema import (
     Name,
     Names,
     Number,
-    OpenInterval,
     Positive,
     Prose,
     Schema,
@@ -58,7 +57,6 @@ class Whole(Schema):
     positive: Positive = 1
     figure: Figure = None
     interval: Interval = None
-    open: OpenInterval = None
     word: Literal["yes", "no"] = "yes"
     parts: tuple[Part, ...] = ()
     by_name: dict[Name, Part] = Field(default_factory=dict)
@@ -128,8 +126,8 @@ def test_strings_that_are_read_are_clean_and_built_ones_are_as_given() -> None:
 
 def test_numbers_that_are_not_finite_are_unknown_where_a_figure_may_be() -> None:
     for number in (float("inf"), float("nan"), 1e19, -(10**400)):
-        whole = read({"figure": number, "interval": [0, number], "open": [0, number]})
-        assert (whole.figure, whole.interval, whole.open) == (None, None, (0, None))
+        whole = read({"figure": number, "interval": [0, number]})
+        assert (whole.figure, whole.interval) == (None, None)
     assert read({"interval": [None, 1]}).interval is None
     assert read({"interval": [0, 1]}).interval == (0, 1)
 
