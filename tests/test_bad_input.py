@@ -49,7 +49,7 @@ def test_a_task_that_runs_what_models_write_is_refused_unless_that_is_allowed(
         (["select", "--pool", "gone.txt", "--task", "task.yaml"], "--pool gone.txt: no such file; give one"),
         (["select", "--pool", "demo-thinkin", "--task", "task.yaml"], "no such file; did you mean demo-thinking? give"),
         (["select", "--pool", "models.txt", "--task", "gone.yaml"], "there is no task file gone.yaml"),
-        (["select", "--scores", "gone.json"], "gone.json: cannot be read (No such file or directory)"),
+        (["select", "--scores", "gone.json"], "--scores gone.json: the file does not exist"),
         (["run", "gone", "a prompt"], "gone: no such folder"),
         (["run", "--models", "gone", "a prompt"], "gone"),
         (["run", "--models", "a", "b", "--stop", ""], "stop is ('',)"),

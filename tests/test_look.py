@@ -88,7 +88,7 @@ def test_a_run_says_what_it_recommends_and_how_to_use_it_and_a_folder_of_runs_is
     shown = place.advisor("runs/a")
     assert (shown.status, shown.out, shown.err) == (0, written.out, "")
     assert shown.out.splitlines()[-1] == (
-        "Use it: advisor run runs/a QUESTION --pool models.txt, or advisor serve runs/a --pool models.txt. "
+        "Use it: advisor run runs/a QUESTION --pool FILE, or advisor serve runs/a --pool FILE. "
         "Does it still hold? advisor check runs/a --logs FILE"
     )
     assert (place.folder / "runs/a/report.html").is_file()

@@ -207,7 +207,7 @@ def test_options_their_delimiter_and_their_scores_are_lm_evals(tmp_path: Path) -
     [
         ({"unsafe_code": True}, "runs code that a model wrote"),
         ({"output_type": "loglikelihood_rolling"}, "perplexity"),
-        ({"output_type": "loglikelihood"}, "likelihood of one continuation"),
+        ({"output_type": "loglikelihood"}, "likelihood of one text instead of an answer"),
         ({"generation_kwargs": {"until": ["\n"], "do_sample": True, "temperature": 1.0}}, "samples its responses"),
         ({"repeats": 4}, "several times"),
         ({"doc_to_image": "picture"}, "images"),
@@ -279,7 +279,7 @@ def test_a_fingerprint_is_the_same_with_new_functions_and_another_after_a_change
         put(tmp_path, SUMS, {"train": sums(1000, 40), "test": sums(0, 30)}, **changes)
         with (tmp_path / "sums.yaml").open("a", encoding="utf-8") as file:
             file.write("doc_to_decontamination_query: !function own.text\n")
-        load._load.cache_clear()
+        load.find_lm_eval_task.cache_clear()
         return load_task(sums_task, "held_out", tmp_path)
 
     own, again = loaded(), loaded()
