@@ -78,11 +78,8 @@ class Watched(Job):
         return [answer.text for answer in self.result.answers]
 
 
-def workers(process: int | None = None, title: bytes = b"ray::Worker") -> set[int]:
-    """The processes that do the jobs of the joined cluster, which are descendants of this process.
-
-    One that answers questions has the title ``ray::Worker.run``.
-    """
+def workers(process: int | None = None, title: bytes = b"ray::answer_prompts") -> set[int]:
+    """The processes that do the jobs of the joined cluster, which are descendants of this process."""
     return {each for each in every_process(title) if _descends(each, process or os.getpid())}
 
 
@@ -166,13 +163,12 @@ def test_a_worker_that_is_killed_is_started_again_and_asked_only_what_is_left(
 
     def kill_one() -> None:
         if not killed:
-            killed.add(min(workers(title=b"ray::Worker.run")))
+            killed.add(min(workers()))
             kill(killed)
 
     for job in jobs:
         job.on_response = kill_one
-    with RayJobRunner(place.cache, messages.append) as engine:
-        run_all(engine, jobs)
+    run_all(RayJobRunner(place.cache, messages.append), jobs)
     assert killed
     assert capfd.readouterr() == ("", "")  # Ray has a lot to say of that
     [said] = messages
@@ -192,20 +188,19 @@ def test_a_model_whose_workers_die_again_and_again_fails_alone_with_one_line(
     over = threading.Event()
 
     def kill_all() -> None:
-        wait_for(lambda: workers(title=b"ray::Worker.run"))
+        wait_for(workers)
         while not over.is_set():
             kill(workers())
             time.sleep(0.05)
 
     killer = threading.Thread(target=kill_all)
     first.on_start = killer.start
-    with RayJobRunner(place.cache, lambda _: None) as engine:
-        for job in engine.run([first, second]):
-            if job is first:
-                over.set()
-                killer.join()
+    for job in RayJobRunner(place.cache, lambda _: None).run([first, second]):
+        if job is first:
+            over.set()
+            killer.join()
     error = first.result
-    assert isinstance(error, MemberError) and str(error).startswith("alpha: its worker died on ")
+    assert isinstance(error, MemberError) and str(error).startswith("alpha: its worker died")
     assert "and again after 2 restarts: the process ended; 0 responses are kept" in str(error)
     assert "\n" not in str(error)
     assert len(second.texts) == len(many.examples)

@@ -47,10 +47,10 @@ def open_session(
         if not is_local:
             from advisor.models.ray_runner import RayJobRunner, cluster
 
-            # Opened first: the workers load their libraries while the models are checked.
+            # Opened first: its nodes say which resources there are.
             stack.enter_context(cluster(config.cluster.ray_address))
-            engine = ray = stack.enter_context(RayJobRunner(config.cache_dir, progress.say))
-            ray.prepare(models, options.device)
+            engine = ray = RayJobRunner(config.cache_dir, progress.say)
+            ray.check(models, options.device)
         check_pool(models, options.device, options.chat_template, on_this_machine=is_local)
         if is_local:
             together = config.held_out is not None

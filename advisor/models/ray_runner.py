@@ -1,8 +1,8 @@
 """Runs jobs on a Ray cluster at the same time, each with the cores and GPUs that its models request.
 
-A worker is a Ray actor, which Ray restarts after a crash. It runs all jobs with the same requested resources, so that
-it loads its libraries once; a restarted worker gets only the prompts without a reply. Ray, an optional extra, is
-imported here alone, in :func:`cluster` first.
+A job is a Ray task in a new process: Ray finds a node for it, and hands over each reply. If the process dies, the job
+starts again with only the prompts without a reply. Ray, an optional extra, is imported here alone, in :func:`cluster`
+first.
 """
 
 from __future__ import annotations
@@ -17,22 +17,20 @@ import signal
 import socket
 import tempfile
 import threading
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from advisor.models.ask import Replies, without_waiting
 from advisor.models.completions import ModelInput
 from advisor.models.fit import combined, device_of, devices, resources_of
 from advisor.models.job import Job
 from advisor.models.loaded_models import LocalJobRunner, load_ensemble, run_at_once, silence_libraries
-from advisor.models.local_model import LocalModel, free_memory, peak_memory, reset_peak_memory
+from advisor.models.local_model import LocalModel, peak_memory, reset_peak_memory
 from advisor.models.response_cache import Response
 from ensemble.common.extras import check_installed
 from ensemble.common.garbage import collect_seldom, keep_present
@@ -40,49 +38,37 @@ from ensemble.errors import InputError, MemberError, UniteError, first_line
 from ensemble.models.spec import EnsembleSpec, Resources
 
 if TYPE_CHECKING:
-    from ray.actor import ActorHandle
-
     from ensemble.decode.settings import Settings
     from ensemble.models.spec import ModelSpec
 
 
 RESTARTS = 2
-"""How often Ray restarts a worker that crashes on the same job."""
+"""How often a job whose worker dies is started again."""
 # Ray and the operating system report a worker that was killed to free memory in different words.
 _MEMORY = re.compile(r"running low on memory|memory usage threshold|memory pressure", re.IGNORECASE)
 _MORE_MEMORY = "ask for more with num_cpus or num_gpus, so that fewer share a node, or take a smaller --batch-size"
 
 
 class RayJobRunner:
-    """See :class:`advisor.models.loaded_models.JobRunner`. Workers live until its ``with`` block ends."""
+    """See :class:`advisor.models.loaded_models.JobRunner`."""
 
     def __init__(self, cache_dir: Path, say: Callable[[str], None]) -> None:
         self._cache_dir = cache_dir
         self._say = say
-        self._pool = WorkerPool()
         self._local = LocalJobRunner(cache_dir)
         self.models = self._local.models
 
-    def __enter__(self) -> RayJobRunner:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.close()
-
-    def prepare(self, candidates: Sequence[ModelSpec], device: str) -> None:
-        """Check that a node of the cluster has the resources of each candidate, and start workers."""
-        requests = []
+    def check(self, candidates: Sequence[ModelSpec], device: str) -> None:
+        """Check that a node of the cluster has the resources of each candidate."""
         for candidate in candidates:
-            if candidate.is_remote:
-                continue
-            requests.append(resources_of(candidate.resources, device_of(candidate, device, "ray"), candidate.place))
-            if reason := missing_resources(requests[-1]):
-                raise InputError(f"{candidate.place}: {reason}")
-        self._pool.prepare(requests)
+            if not candidate.is_remote:
+                needs = resources_of(candidate.resources, device_of(candidate, device, "ray"), candidate.place)
+                if reason := missing_resources(needs):
+                    raise InputError(f"{candidate.place}: {reason}")
 
     def run(self, jobs: Iterable[Job]) -> Generator[Job, None, None]:
         """See :meth:`advisor.models.loaded_models.JobRunner.run`."""
-        remote, local, requests = [], [], Counter[Resources]()
+        remote, local, places = [], [], dict[Resources, asyncio.Semaphore]()
         for job in jobs:
             if not job.questions or job.spec is None or any(model.is_remote for model in job.spec.members):
                 local.append(job)
@@ -93,10 +79,9 @@ class RayJobRunner:
                 job.finish(MemberError(reason, of=job.name))
                 yield job
             else:
-                job.connect = partial(RayModel, job, job.spec, self._pool, self._cache_dir.absolute(), self._say)
+                place = places.setdefault(needs, asyncio.Semaphore(capacity(needs)))
+                job.connect = partial(RayModel, job, job.spec, place, self._cache_dir.absolute(), self._say)
                 remote.append(job)
-                requests[needs] += 1
-        self._pool.expect(requests)
         yield from run_at_once(remote)
         # Last, because these need no worker: all responses are stored, servers give them, or a set with members behind
         # servers decodes in this process.
@@ -107,10 +92,11 @@ class RayModel:
     """The models of a job on a worker; see :class:`advisor.models.ask.Model`."""
 
     def __init__(
-        self, job: Job, spec: EnsembleSpec, pool: WorkerPool, cache_dir: Path, say: Callable[[str], None]
+        self, job: Job, spec: EnsembleSpec, place: asyncio.Semaphore, cache_dir: Path, say: Callable[[str], None]
     ) -> None:
         self.name = job.name
-        self._job, self._pool, self._cache_dir, self._say = job, pool, cache_dir, say
+        # A job keeps its place when it starts again: as many run as the cluster holds.
+        self._job, self._place, self._cache_dir, self._say = job, place, cache_dir, say
         needs = _needs_of_models(spec)
         self._needs = combined(needs)
         # A worker may run in another folder and on another machine.
@@ -121,117 +107,47 @@ class RayModel:
         self._spec = replace(spec, members=tuple(models))
 
     def close(self) -> None:
-        """See :meth:`advisor.models.ask.Model.close`. The worker stays for other jobs."""
+        """See :meth:`advisor.models.ask.Model.close`."""
 
     async def ask(self, prompts: Mapping[int, ModelInput], settings: Settings) -> Replies:
         """See :meth:`advisor.models.ask.Model.ask`."""
         import ray
 
+        # A new process for each: torch takes the number of its threads from the first task of a process.
+        options = {"num_cpus": self._needs.num_cpus, "num_gpus": self._needs.num_gpus, "max_calls": 1, "max_retries": 0}
+        task: Any = ray.remote(**options, num_returns="streaming")(answer_prompts)  # type: ignore[call-overload]
         left, deaths, where = dict(prompts), 0, ""
-        async with self._pool.places[self._needs]:
-            actor, keep = self._pool.take(self._needs), False
-            try:
-                # It may also die between its last reply and its end.
-                while left:
-                    ready = False
-                    try:
-                        where, ready = await self._pool.located(actor), True
-                        run = actor.run.options(num_returns="streaming")
-                        options = self._job.batch_size, self._cache_dir
-                        async for reference in run.remote(self.name, self._spec, left, settings, *options):
-                            n, reply = await reference
-                            if n is not None:
-                                del left[n]
-                                yield n, reply
-                            elif isinstance(reply, MemberError):
-                                raise reply
-                            else:
-                                self._job.peak_memory, keep = reply, not deaths
-                    except ray.exceptions.RayError as error:
-                        # A worker without restarts left has no location; a RayTaskError is a bug in its code.
-                        if not ready or isinstance(error, ray.exceptions.RayTaskError):
-                            times = f"died on {where}, and again after {RESTARTS} restarts" if deaths else "failed"
-                            kept = len(prompts) - len(left)
-                            text = f"its worker {times}: {_reason(error)}; {kept} responses are kept"
-                            raise MemberError(text, of=self.name) from error
-                        deaths += 1
-                        # Ray may restart it on another node, where idle workers hold the resources that it needs.
-                        self._pool.close()
-                        self._say(
-                            f"{self.name}: its worker on {where} died ({_reason(error)}); it is started again for the "
-                            f"{len(left)} of {len(prompts)} questions that are left"
-                        )
-            finally:
-                self._pool.release(self._needs, actor, keep=keep)
-
-
-class WorkerPool:
-    """Idle workers of the joined cluster, by the resources that they request; the start of one takes seconds."""
-
-    def __init__(self) -> None:
-        self._idle: dict[Resources, list[ActorHandle[Worker]]] = {}
-        self.places: dict[Resources, asyncio.Semaphore] = {}  # the workers that the cluster holds at a time
-        self._jobs, self._starting = Counter[Resources](), 0
-
-    def prepare(self, requests: Iterable[Resources]) -> None:
-        """Start a worker for each model, as many as the cluster holds at the same time."""
-        for needs, models in Counter(requests).items():
-            self._idle[needs] = [start_worker(needs) for _ in range(min(models, capacity(needs)))]
-
-    def expect(self, requests: Mapping[Resources, int]) -> None:
-        """Expect jobs: their number with each need. So many run at a time as the cluster holds."""
-        self.places = {needs: asyncio.Semaphore(capacity(needs)) for needs in requests}
-        self._jobs = Counter(requests)
-        self._starting = 0
-
-    def take(self, needs: Resources) -> ActorHandle[Worker]:
-        """Take an idle worker, or start a new one."""
-        self._jobs[needs] -= 1
-        if idle := self._idle.get(needs):
-            return idle.pop()
-        # Idle workers hold resources that the new one needs.
-        self.close()
-        return start_worker(needs)
-
-    async def located(self, actor: ActorHandle[Worker]) -> str:
-        """A worker's node and process, when it is ready, for the first time or after a restart."""
-        self._starting += 1
-        try:
-            location: str = await actor.location.options(max_task_retries=-1).remote()
-        finally:
-            self._starting -= 1
-        return location
-
-    def release(self, needs: Resources, actor: ActorHandle[Worker], *, keep: bool) -> None:
-        """Keep a worker for later jobs, unless other workers wait for its resources."""
-        if keep and (self._jobs[needs] > 0 or not self._starting):
-            self._idle.setdefault(needs, []).append(actor)
-        else:
-            stop_worker(actor)
-
-    def close(self) -> None:
-        """Stop all idle workers."""
-        for actor in chain.from_iterable(self._idle.values()):
-            stop_worker(actor)
-        self._idle.clear()
-
-
-def start_worker(needs: Resources) -> ActorHandle[Worker]:
-    """Start a worker; Ray delays its start until a node has the resources."""
-    import ray
-
-    # Ray restarts a crashed worker on another node, if its own is lost.
-    options = {"num_cpus": needs.num_cpus, "num_gpus": needs.num_gpus, "max_restarts": RESTARTS}
-    actor: Any = ray.remote(Worker).options(**options).remote()  # typed as if it could be the class
-    return cast("ActorHandle[Worker]", actor)
-
-
-def stop_worker(actor: ActorHandle[Worker]) -> None:
-    """Stop a worker."""
-    import ray
-
-    with contextlib.suppress(ray.exceptions.RayError):  # the cluster itself may have stopped
-        ray.kill(actor)
+        async with self._place:
+            # It may also die between its last reply and its end.
+            while left:
+                replies = task.remote(self.name, self._spec, left, settings, self._job.batch_size, self._cache_dir)
+                try:
+                    async for reference in replies:
+                        n, reply = await reference
+                        if n is not None:
+                            del left[n]
+                            yield n, reply
+                        elif isinstance(reply, MemberError):
+                            raise reply
+                        elif isinstance(reply, str):
+                            where = f" on {reply}"
+                        else:
+                            self._job.peak_memory = reply
+                except ray.exceptions.RayError as error:
+                    # A RayTaskError is a bug in its code.
+                    if deaths == RESTARTS or isinstance(error, ray.exceptions.RayTaskError):
+                        times = f"died{where}, and again after {RESTARTS} restarts" if deaths else "failed"
+                        kept = len(prompts) - len(left)
+                        text = f"its worker {times}: {_reason(error)}; {kept} responses are kept"
+                        raise MemberError(text, of=self.name) from error
+                    deaths += 1
+                    self._say(
+                        f"{self.name}: its worker{where} died ({_reason(error)}); it is started again for the "
+                        f"{len(left)} of {len(prompts)} questions that are left"
+                    )
+                finally:
+                    with contextlib.suppress(ray.exceptions.RayError):  # the cluster itself may have stopped
+                        ray.cancel(replies, force=True)
 
 
 def capacity(needs: Resources) -> int:
@@ -273,47 +189,37 @@ def _reason(error: Exception) -> str:
         return f"its node ran out of memory; {_MORE_MEMORY}"
     if isinstance(error, ray.exceptions.RayTaskError):
         return first_line(error.cause) if isinstance(error.cause, Exception) else text.strip().splitlines()[-1]
-    if isinstance(error, ray.exceptions.ActorDiedError) and error.actor_init_failed:
-        return text.strip().splitlines()[-1]
-    return "the process ended" if isinstance(error, ray.exceptions.RayActorError) else first_line(error)
+    return "the process ended" if isinstance(error, ray.exceptions.WorkerCrashedError) else first_line(error)
 
 
-class Worker:
-    """The class of a Ray actor. It loads its libraries when it starts, before it gets a job."""
+def answer_prompts(
+    name: str,
+    spec: EnsembleSpec,
+    prompts: Mapping[int, ModelInput],
+    settings: Settings,
+    batch_size: int | None,
+    cache_dir: Path,
+) -> Iterator[tuple[int, Response | UniteError] | tuple[None, str | int | MemberError | None]]:
+    """Ask models on a worker.
 
-    def __init__(self) -> None:
-        collect_seldom()
-        for library in ("transformers.modeling_utils", "ensemble.api"):
-            import_module(library)
-        keep_present()
-
-    def location(self) -> str:
-        """Its node and process. The reply also tells that the worker is ready."""
-        return f"{socket.gethostname()} (process {os.getpid()})"
-
-    def run(
-        self,
-        name: str,
-        spec: EnsembleSpec,
-        prompts: Mapping[int, ModelInput],
-        settings: Settings,
-        batch_size: int | None,
-        cache_dir: Path,
-    ) -> Iterator[tuple[int, Response | UniteError] | tuple[None, int | MemberError | None]]:
-        """Ask models; at the end comes the peak memory in bytes if it is known, or why they cannot be used."""
-        # Ray sends what a worker prints to the terminal of the user, between the progress bars.
-        silence_libraries(quiet=True)
-        end: int | MemberError | None
-        reset_peak_memory()
-        try:
-            model = LocalModel(name, partial(load_ensemble, spec, cache_dir), batch_size)
-            yield from without_waiting(model.ask(prompts, settings))
-            end = peak_memory()
-        except MemberError as failure:
-            end = MemberError(failure.reason, of=failure.of)
-        # After the handler, no traceback refers to the models any more.
-        free_memory()
-        yield None, end
+    First comes its node and process; at the end the peak memory in bytes if it is known, or why they cannot be used.
+    """
+    yield None, f"{socket.gethostname()} (process {os.getpid()})"
+    collect_seldom()
+    for library in ("transformers.modeling_utils", "ensemble.api"):
+        import_module(library)
+    keep_present()
+    # Ray sends what a worker prints to the terminal of the user, between the progress bars.
+    silence_libraries(quiet=True)
+    end: int | MemberError | None
+    reset_peak_memory()
+    try:
+        model = LocalModel(name, partial(load_ensemble, spec, cache_dir), batch_size)
+        yield from without_waiting(model.ask(prompts, settings))
+        end = peak_memory()
+    except MemberError as failure:
+        end = MemberError(failure.reason, of=failure.of)
+    yield None, end
 
 
 OPTION = "--ray-address"
