@@ -135,3 +135,26 @@ def test_nothing_prints_a_short_screen_of_what_can_be_given(place: Place) -> Non
     assert (ran.status, ran.err, len(ran.out.splitlines()) <= 12) == (0, "", True)
     named = [line.split()[1] for line in ran.out.splitlines() if line.startswith("  advisor ")]
     assert named[0] == "demo" and all("/" in word or "." in word for word in named[1:])
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "is_log"),
+    [
+        ("question,answer,llama,qwen", "What is {n} + {n}?,{two},{llama},It is {qwen}.", True),
+        # Of two options one is right, and a solution always has the answer.
+        ("question,answer,first,second", "What is {n} + {n}?,{two},{llama},{other}", False),
+        ("question,answer,solution,hint", "What is {n} + {n}?,{two},That is {two},Think of {two}", False),
+    ],
+)
+def test_columns_that_often_give_the_reference_together_are_models(
+    place: Place, header: str, row: str, is_log: bool
+) -> None:
+    rows = []
+    for n in range(40):
+        two, is_first = 2 * n, n % 3 > 0
+        cells = {"llama": two if is_first else 91, "qwen": two if n % 4 > 0 else 91, "other": 91 if is_first else two}
+        rows.append(row.format(n=n, two=two, **cells))
+    place.write("t.csv", "\n".join([header, *rows, ""]))
+    ran = place.advisor("t.csv", *(() if is_log else ("--yes",)))
+    command = "select --logs t.csv --column models=llama,qwen --metric number" if is_log else "init t.csv"
+    assert (ran.status, ran.err.partition(command)[0]) == (0, "The same as: advisor ")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from advisor.logs.join import needs_more
 from advisor.logs.sources import LogSource, find_sources
-from advisor.logs.table import roles_of
+from advisor.logs.table import models_of, roles_of, usual_roles
 from advisor.models.pool_file import BUNDLED, TASKS, URL, is_pool, read_pool
 from advisor.options.new_run import InitOptions
 from advisor.run.folder import Run
@@ -19,6 +19,7 @@ from advisor.tasks.draft.columns import Columns
 from advisor.tasks.draft.data import holds_data, look_at
 from advisor.tasks.draft.guesses import guess
 from advisor.tasks.load import find_task
+from advisor.tasks.tables.rows import columns_of
 from advisor.tasks.task_file import read_definition
 from ensemble.common.files import exists
 from ensemble.common.text import first_of, visible
@@ -75,10 +76,7 @@ def look(words: Sequence[str]) -> list[str]:
         if {"--metric", "--column"}.isdisjoint(options):
             found += _metric_for(next((each.path for each in sources if each.format == "table"), None))
     elif all(holds_data(Path(each)) for each in given):
-        found = ["init", *given]
-        note = (
-            f"; if it has a column for each model: advisor select --logs {shlex.quote(first)} --column models=NAME,..."
-        )
+        found, note = _for_tables(given, options)
     else:
         raise InputError(
             f"{first}: no log, table, pool, task file or run is found in it; give one of these, or a command of "
@@ -88,6 +86,16 @@ def look(words: Sequence[str]) -> list[str]:
     if "--quiet" not in options:
         print(visible(f"The same as: {shlex.join(['advisor', *found])}{note}"), file=sys.stderr)
     return found
+
+
+def _for_tables(given: Sequence[str], options: Sequence[str]) -> tuple[list[str], str]:
+    """The command for tables without columns of usual names for answers, and what else it may be."""
+    table = given[0]
+    if len(given) == 1 and "--column" not in options and (models := models_of(Path(table))):
+        metric = [] if "--metric" in options else _metric_for(Path(table))
+        return ["select", "--logs", table, "--column", f"models={','.join(models)}", *metric], ""
+    way = f"advisor select --logs {shlex.quote(table)} --column models=NAME,..."
+    return ["init", *given], f"; if it has a column for each model: {way}"
 
 
 def _each(flag: str, values: Sequence[str]) -> list[str]:
@@ -110,7 +118,7 @@ def _sources(given: Sequence[str]) -> list[LogSource]:
 
 def _metric_for(table: Path | None) -> list[str]:
     """The option that scores a table's answers, which have references and no scores, as ``advisor init`` would."""
-    roles = {} if table is None else roles_of(table)
+    roles = {} if table is None else usual_roles(columns_of(table))
     if table is None or "score" in roles or "reference" not in roles:
         return []
     columns = Columns(look_at([str(table)], Path("task.yaml")).records)

@@ -24,6 +24,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,6 +84,8 @@ _MOST_WORDS = 3
 """Different values of the models' columns that may be scores in words, such as "good" and "bad"."""
 _MOST_GRADES = 12
 """The same for the grades of a scale."""
+_ROWS = 300
+"""Rows that tell which columns are those of models."""
 _COSTS = ("prompt_tokens", "seconds", "dollars")
 _PER_MODEL = ("model", "response", "extracted", "score", "length", "tokens", *_COSTS, *_THOUGHTS, "finish")
 
@@ -122,7 +125,7 @@ def _is_table(file: LogFile) -> bool:
 def roles_of(path: Path) -> dict[str, str]:
     """The columns of a table by roles, where they have usual names; empty unless answers can be read with them."""
     try:
-        found = _guessed(columns_of(path))
+        found = usual_roles(columns_of(path))
     except InputError:
         return {}
     answers = (
@@ -131,7 +134,35 @@ def roles_of(path: Path) -> dict[str, str]:
     return found if answers and {"id", "question"} & found.keys() else {}
 
 
-def _guessed(names: Sequence[str]) -> dict[str, str]:
+def models_of(path: Path) -> list[str]:
+    """The columns of a table that hold answers of models, by their values; empty if no two do.
+
+    Such a column gives the reference in some rows, not in all, as a solution does; and two of them give it in the same
+    row, which two options of a question do not.
+    """
+    try:
+        names = columns_of(path)
+        roles = usual_roles(names)
+        if "reference" not in roles or {"response", "extracted", "score", "model"} & roles.keys():
+            return []
+        others = [name for name in names if name not in roles.values() and set(name).isdisjoint(",*?[!")]
+        given = [row[0] for row in islice(rows_of(path, names, []), _ROWS) if not isinstance(row, LeftOut)]
+    except InputError:
+        return []
+    gives = {name: [_gives(row[name], row[roles["reference"]]) for row in given] for name in others}
+    models = [name for name, rights in gives.items() if len(given) <= 20 * sum(rights) < 20 * len(given)]
+    both = sum(sum(rights) > 1 for rights in zip(*(gives[name] for name in models), strict=True))
+    return models if 20 * both >= len(given) > 0 else []
+
+
+def _gives(answer: Any, reference: Any) -> bool:
+    """Whether an answer is the reference, or has it among its words."""
+    said, wanted = (f"{text_of(each) or ''}".casefold().strip() for each in (answer, reference))
+    return bool(wanted) and (said == wanted or f" {wanted} " in f" {said.rstrip('.')} ")
+
+
+def usual_roles(names: Sequence[str]) -> dict[str, str]:
+    """The columns by roles, where they have usual names."""
     # Reversed, so that the first of two columns with the same usual name counts.
     usual = {name.strip().lower().replace(" ", "_").replace("-", "_"): name for name in reversed(names)}
     found = {role: next((usual[name] for name in known if name in usual), None) for role, known in ROLES.items()}
@@ -151,7 +182,7 @@ def _columns(path: Path, names: Sequence[str], options: LogOptions, notes: Notes
         if twin := next((other for other in given if other != role and given[other] == name), None):
             raise InputError(f"--column {role}={name}: the column has the role {twin} already; give another column")
     taken = {*given.values(), *(name for name in names if _is_model(name, options))}
-    guessed = _guessed([name for name in names if name not in taken])
+    guessed = usual_roles([name for name in names if name not in taken])
     guessed = {role: name for role, name in guessed.items() if role not in given}
     if options.model_columns:
         guessed = {role: name for role, name in guessed.items() if role not in _PER_MODEL}
