@@ -62,6 +62,7 @@ def refused(options: type[Options], **given: Any) -> str:
         (CheckOptions, {"min_gain": -1.0}, "--min-gain -1: give points from 0 to 100"),
         (SelectOptions, {"max_gap": 101}, "--max-gap 101: give points from 0 to 100"),
         (SelectOptions, {"max_length_ratio": math.inf}, "--max-length-ratio inf: give a ratio of at least 1"),
+        (SelectOptions, {"max_models": 10**19}, "--max-models 1e+19: give at least 1, 1e+18 at most"),
         (SelectOptions, {"max_voters": 2}, "--max-voters 2: a vote needs 3 models; give 3 or more, or 1 for no vote"),
         (CompareOptions, {"confidence": 1.0}, "--confidence 1: give a number above 0 and below 1, for example 0.95"),
         (SelectOptions, {"k": 0}, "--k 0: give at least 1"),

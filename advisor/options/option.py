@@ -40,6 +40,8 @@ _METADATA = "option"
 _PLACES = ("FILE", "TASK", "RUN")
 """What the value of an option is called that may be a path."""
 REQUIRED: Any = dataclasses.MISSING
+_LARGEST = 1e18
+"""The largest number that the files of a run hold."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Range:
 
     words: str
     least: float = -math.inf
-    most: float = math.inf
+    most: float = _LARGEST
     above: float = -math.inf
     below: float = math.inf
 
@@ -132,7 +134,8 @@ class Options:
             if each.one_of and value not in each.one_of:
                 raise InputError(f"{each.flag} {value}: not one of {', '.join(each.one_of)}")
             if each.within is not None and value not in each.within:
-                raise InputError(f"{each.flag} {value:g}: give {each.within.words}")
+                limit = f", {_LARGEST:g} at most" if value > _LARGEST else ""
+                raise InputError(f"{each.flag} {value:g}: give {each.within.words}{limit}")
         for name, each in given.items():
             self._check_source(each)
             if each.needs is not None:
