@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
 from advisor.logs.values import amount_of, count_of, listed, object_at
 from advisor.records import fits
+from advisor.tasks.metrics.contains import METRIC as CONTAINS
 from advisor.tasks.tables.rows import EXTENSIONS, LeftOut, Row, columns_of, kind_of, rows_of, stem_of
 from advisor.tasks.tables.streams import Notes
 from advisor.tasks.tables.values import (
@@ -149,16 +150,17 @@ def models_of(path: Path) -> list[str]:
         given = [row[0] for row in islice(rows_of(path, names, []), _ROWS) if not isinstance(row, LeftOut)]
     except InputError:
         return []
-    gives = {name: [_gives(row[name], row[roles["reference"]]) for row in given] for name in others}
+    references = [text_of(row[roles["reference"]]) or "" for row in given]
+    gives = {
+        name: [
+            CONTAINS.score(text_of(row[name]) or "", (reference,), ())[0] > 0
+            for row, reference in zip(given, references, strict=True)
+        ]
+        for name in others
+    }
     models = [name for name, rights in gives.items() if len(given) <= 20 * sum(rights) < 20 * len(given)]
     both = sum(sum(rights) > 1 for rights in zip(*(gives[name] for name in models), strict=True))
     return models if 20 * both >= len(given) > 0 else []
-
-
-def _gives(answer: Any, reference: Any) -> bool:
-    """Whether an answer is the reference, or has it among its words."""
-    said, wanted = (f"{text_of(each) or ''}".casefold().strip() for each in (answer, reference))
-    return bool(wanted) and (said == wanted or f" {wanted} " in f" {said.rstrip('.')} ")
 
 
 def usual_roles(names: Sequence[str]) -> dict[str, str]:
