@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from ensemble.common.files import LARGEST_NUMBER
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
 
@@ -40,8 +41,6 @@ _METADATA = "option"
 _PLACES = ("FILE", "TASK", "RUN")
 """What the value of an option is called that may be a path."""
 REQUIRED: Any = dataclasses.MISSING
-_LARGEST = 1e18
-"""The largest number that the files of a run hold."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Range:
 
     words: str
     least: float = -math.inf
-    most: float = _LARGEST
+    most: float = LARGEST_NUMBER
     above: float = -math.inf
     below: float = math.inf
 
@@ -134,7 +133,7 @@ class Options:
             if each.one_of and value not in each.one_of:
                 raise InputError(f"{each.flag} {value}: not one of {', '.join(each.one_of)}")
             if each.within is not None and value not in each.within:
-                limit = f", {_LARGEST:g} at most" if value > _LARGEST else ""
+                limit = f", {LARGEST_NUMBER:g} at most" if value > LARGEST_NUMBER else ""
                 raise InputError(f"{each.flag} {value:g}: give {each.within.words}{limit}")
         for name, each in given.items():
             self._check_source(each)

@@ -11,6 +11,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+LARGEST_NUMBER = 1e18
+"""That a file holds: a sum, a square or a ratio of larger ones may not be finite, and nothing measured comes near."""
+
 
 def default_cache_dir() -> Path:
     """``unite-advisor`` in the user's cache folder (``XDG_CACHE_HOME``, or else ``~/.cache``)."""

@@ -27,11 +27,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from ensemble.common.files import LARGEST_NUMBER
 from ensemble.common.text import shortened, visible
 from ensemble.errors import InputError
 
-LARGEST_NUMBER = 1e18
-"""A sum, a square or a ratio of larger numbers may not be finite; nothing that is measured comes near."""
 LARGEST_FILE = 2**28
 """Bytes of a file with one object, and of a line: reading takes many times as much memory."""
 _LONGEST_PLACE = 200  # a key of a stranger's file can be of any length
