@@ -240,8 +240,11 @@ def real_models() -> str:
     """The models, with their points."""
     table, rows = _kept("real")["table"], []
     for model in MODELS:
-        own = [next(row for row in table[task]["models"] if row["model"] == model.name) for task in TASKS]
-        rows.append([f"`{model.name}`", model.weights, *(f"{row['accuracy']:.1f} ({row['dev']:.1f})" for row in own)])
+        own = [row for task in TASKS for row in table[task]["models"] if row["model"] == model.name]
+        if own:
+            rows.append(
+                [f"`{model.name}`", model.weights, *(f"{row['accuracy']:.1f} ({row['dev']:.1f})" for row in own)]
+            )
     return _table(["model", "weights", *(f"{task}, points (dev)" for task in TASKS)], rows)
 
 
