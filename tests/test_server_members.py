@@ -108,6 +108,11 @@ def test_methods_that_need_the_top_candidates_write_what_they_write_in_one_proce
     assert generate(apart, PROMPTS, settings, batch) == generate(here, PROMPTS, settings, batch)
 
 
+def test_the_published_rule_of_unite_is_refused(far: Far) -> None:
+    with pytest.raises(InputError, match=r"^method unite: published needs logits, and members behind servers"):
+        Ensemble(far.members, published=True)
+
+
 def thinking(members: Sequence[Member], budget: int | None = None) -> list[Member]:
     """The members, each with tags of letters that these random models write."""
     tags = (ThinkingTags("is", "q"), ThinkingTags("is", "s"))

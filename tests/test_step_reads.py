@@ -60,7 +60,7 @@ def members() -> tuple[list[LocalMember], JointVocabulary]:
 
 
 RULES = {
-    "unite": lambda setup: unite.make(setup, None),
+    "unite": lambda setup: unite.make(setup, unite.Options()),
     "gac": lambda setup: gac.make(setup, None),
     "safe": lambda setup: safe.make(setup, safe.Options()),
     "gac-threshold": lambda setup: gac_threshold.make(setup, gac_threshold.Options(0.02)),

@@ -3,22 +3,36 @@
 The k most likely tokens of each member form a union. Each member's probabilities are renormalised on the union, and
 their weighted mean decides. If one member wants ``Jam`` and another one ``James``, both are in the union. A member
 whose vocabulary lacks ``James`` uses the logit of the first token of its spelling.
+
+The script of the paper's authors for two models has another rule for members with a byte-level vocabulary, such as
+Qwen2 and Llama 3, which the option ``published`` gives:
+
+- A token that the member lacks is tokenized as vocabularies write it, with ``Ġ`` for a space, as if that were text.
+- If another entry has that first id already, this entry has the logit 0. Of two entries with an id, the member's own
+  token has it first. Of two that the member lacks, the one first in the joint vocabulary has it; in the script the
+  order of a Python set decides, which changes from run to run.
+
+The script excepts DeepSeek by its name. There a line break that only the other member wants is the text ``/n``, and
+special tokens are candidates; both are not so here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from ensemble.errors import InputError
 from ensemble.methods import Method
 from ensemble.runtime.logits import Logits, are_remote, top_k, whole
 from ensemble.step import compiled
 from ensemble.step.distribution import Distribution, at_least_single, geometric, is_certain, mask_
 from ensemble.step.token_method import Combine, Setup, TokenRule
-from ensemble.vocabulary.joint import NONE, JointVocabulary
+from ensemble.vocabulary.joint import NONE, JointVocabulary, MemberTables, texts_of
+from ensemble.vocabulary.token_bytes import BYTE_TO_CHARACTER
 
 METHOD = Method(
     level="token",
@@ -32,8 +46,22 @@ Mean = Literal["arithmetic", "geometric"]
 """``arithmetic`` as in the paper, or ``geometric`` (see :mod:`ensemble.methods.geometric`)."""
 
 
-def make(setup: Setup, options: None) -> TokenRule:  # noqa: ARG001
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of UNITE.
+
+    Attributes:
+        published: Whether a step has the rule of the authors' script for two models (see
+            :mod:`ensemble.methods.unite`), for comparisons with it.
+    """
+
+    published: bool = False
+
+
+def make(setup: Setup, options: Options) -> TokenRule:
     """Make the rule."""
+    if options.published:
+        return TokenRule(_published(setup))
     # The bounds that allow to skip logits (is_certain) are those of the arithmetic mean with fixed weights.
     return TokenRule(combined(setup), combine_greedy=combined(setup, winner=True))
 
@@ -49,6 +77,49 @@ def combined(setup: Setup, mean: Mean = "arithmetic", *, winner: bool = False) -
     return combine
 
 
+def _published(setup: Setup) -> Combine:
+    """Steps 1 to 6 by the rule of the authors' script for two models."""
+    if len(setup.members) > 2:
+        raise InputError(
+            "published is for one or two members; the authors' script for three has the rule without it",
+            of="method unite",
+        )
+    if not all(member.is_here for member in setup.members):
+        raise InputError(
+            "published needs logits, and members behind servers send log-probabilities; leave it out", of="method unite"
+        )
+    byte_level = [member.vocabulary.is_byte_level for member in setup.members]
+    tables = [_as_written(setup, n) if is_one else setup.joint.members[n] for n, is_one in enumerate(byte_level)]
+    joint = JointVocabulary(setup.joint.size, tuple(tables))
+    device = setup.members[0].device
+    shares = torch.tensor(setup.weights, dtype=torch.float64, device=device)
+    zeroed = torch.tensor(byte_level, device=device)[:, None, None]
+
+    def combine(logits: Sequence[Logits], also: Tensor | None = None) -> Distribution:
+        return union(logits, joint, setup.k, shares, also, zeroed=zeroed)
+
+    return combine
+
+
+def _as_written(setup: Setup, member: int) -> MemberTables:
+    """The tables of a byte-level member where a token that it lacks is tokenized as the other vocabulary writes it."""
+    tables, vocabulary = setup.joint.members[member], setup.members[member].vocabulary
+    other = setup.members[-1 - member].vocabulary
+    texts = texts_of(tuple(each.vocabulary for each in setup.members))
+    lacking = (~tables.owned()).nonzero()[:, 0].tolist()
+    space = BYTE_TO_CHARACTER[ord(" ")].encode()
+    written = [
+        "".join(BYTE_TO_CHARACTER[byte] for byte in texts[entry]).encode()
+        if other.is_byte_level
+        else texts[entry].replace(b" ", space)
+        for entry in lacking
+    ]
+    id_of = tables.id_of.tolist()
+    for entry, ids in zip(lacking, vocabulary.continue_batch(written), strict=True):
+        id_of[entry] = ids[0] if ids and tables.entry_of[ids[0]] != NONE else NONE
+    return replace(tables, id_of=torch.tensor(id_of, device=tables.id_of.device))
+
+
 def union(
     logits: Sequence[Logits],
     joint: JointVocabulary,
@@ -57,17 +128,21 @@ def union(
     also: Tensor | None = None,
     *,
     winner: bool = False,
+    zeroed: Tensor | None = None,
 ) -> Distribution:
     """Steps 1 to 6 of UNITE for a batch, by logits [B, V_i] of each member, or what another process tells of them.
 
     With ``also`` [B, n], entries to add to the union, probabilities are in float64. ``winner``: only the likeliest
     entry is needed; then logits elsewhere that cannot change it are not fetched, and the probabilities are approximate.
+    ``zeroed`` [members, 1, 1]: those, all here, for which an entry has the logit 0 if another one has its id already.
     """
     for z, tables in zip(logits, joint.members, strict=True):
         if isinstance(z, Tensor):
             mask_(z, tables)
     remote = are_remote(logits)
-    if not remote and also is None and (step := compiled.union(whole(logits), joint, k, weights)) is not None:
+    # The compiled code scores no entries, and does not know the published rule.
+    by_tensors = remote or also is not None or zeroed is not None
+    if not by_tensors and (step := compiled.union(whole(logits), joint, k, weights)) is not None:
         return step
     entry_of = [tables.entry_of for tables in joint.members]
     wanted, tops = _wanted(tops_of(logits, k), entry_of, joint.places, also)
@@ -77,6 +152,9 @@ def union(
         on_union = fetch_logits(logits, places, penalty == 0, ids != NONE, weights if winner else None)
     else:
         on_union = torch.stack([z.gather(1, place) for z, place in zip(whole(logits), places, strict=True)])
+    if zeroed is not None:
+        own = torch.stack([tables.take(place) for tables, place in zip(entry_of, places, strict=True)]) == entries
+        on_union = on_union.masked_fill(zeroed & _taken(torch.stack(places), own, penalty == 0), 0.0)
     members, mean = _mean(on_union, penalty, weights, exact=also is not None)
     return Distribution(entries, present, ids, members, mean, tops)
 
@@ -110,6 +188,13 @@ def _look_up(
     *places, ids = all_places.index_select(1, flat).view(-1, *entries.shape).unbind()
     penalty = penalties.index_select(1, flat).view(-1, *entries.shape)
     return entries, present, places, ids, penalty
+
+
+def _taken(places: Tensor, own: Tensor, expressed: Tensor) -> Tensor:
+    """[members, B, U]: the entries at whose place another one is before them; those that are ``own`` come first."""
+    same = (places[..., :, None] == places[..., None, :]) & expressed[..., None, :]
+    in_order = torch.ones(same.shape[-2:], dtype=torch.bool, device=places.device).tril(-1)
+    return (same & (own[..., None, :] | in_order)).any(dim=3) & ~own
 
 
 def _mean(on_union: Tensor, penalty: Tensor, weights: Tensor, *, exact: bool) -> tuple[Tensor, Tensor]:

@@ -82,10 +82,10 @@ class Vocabulary:
         self.size = size
         self.marks, self.ends = frozenset(marks), frozenset(ends)
         decoder = component(backend.decoder)
-        self._byte_level = _is_byte_level(decoder, name)
+        self.is_byte_level = _is_byte_level(decoder, name)
         self._plain = decoder is None
         has_byte_tokens = getattr(backend.model, "byte_fallback", False) or "ByteFallback" in json.dumps(decoder)
-        self._byte_fallback = bool(has_byte_tokens) and not self._byte_level and not self._plain
+        self._byte_fallback = bool(has_byte_tokens) and not self.is_byte_level and not self._plain
         self._tokens: dict[int, str] = {
             index: token for token, index in backend.get_vocab(with_added_tokens=True).items()
         }
@@ -131,7 +131,7 @@ class Vocabulary:
         token = self._tokens[index]
         if self._plain or index in self._literal or index in self.marks:
             return self._literal.get(index, token).encode()
-        if self._byte_level:
+        if self.is_byte_level:
             # An added token can hold characters outside of the byte alphabet; then it is plain text.
             known = all(character in CHARACTER_TO_BYTE for character in token)
             return bytes(CHARACTER_TO_BYTE[character] for character in token) if known else token.encode()
@@ -258,7 +258,7 @@ class Vocabulary:
 
     def _spell(self, data: bytes) -> list[int]:
         """The ids of bytes that are not UTF-8, without bytes that the vocabulary cannot express."""
-        if self._byte_level:
+        if self.is_byte_level:
             characters = "".join(BYTE_TO_CHARACTER[byte] for byte in data)
             return [token.id for token in self._continuation.model.tokenize(characters)]
         if not self._byte_fallback:
@@ -284,14 +284,14 @@ class Vocabulary:
         character (T5's, for example), or with added tokens that depend on the text before them.
         """
         try:
-            return Borders(self._continuation, BYTE_TO_CHARACTER, self._byte_level)
+            return Borders(self._continuation, BYTE_TO_CHARACTER, self.is_byte_level)
         except UnsupportedError:
             return None
 
     def _knows(self, character: str) -> bool:
         """Whether a character never becomes the unknown token."""
         token = SPACE_MARK if character == " " and not self._plain else character
-        return self._byte_level or self._byte_fallback or self._backend.token_to_id(token) is not None
+        return self.is_byte_level or self._byte_fallback or self._backend.token_to_id(token) is not None
 
     @cached_property
     def fingerprint(self) -> str:
