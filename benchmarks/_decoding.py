@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import PreTrainedTokenizerFast
@@ -13,6 +13,7 @@ from ensemble import Ensemble
 from ensemble.decode.settings import MAX_DRAFT_TOKENS, Batch, Settings
 from ensemble.methods.unite import union
 from ensemble.models.member import Member
+from ensemble.runtime.draft import MAX_DRAFT_ROWS
 from ensemble.step.distribution import Distribution, greedy
 from ensemble.vocabulary.joint import build
 from ensemble.vocabulary.token_bytes import Vocabulary
@@ -66,6 +67,19 @@ def by_ensemble(
     return part
 
 
+def set_times(members: Sequence[Member], work: Work, timer: Timer, sizes: Sequence[int]) -> dict[str, list[float]]:
+    """The seconds of a token of some members together, for sizes of batches from 1 on, of each alone, and of drafts."""
+    ensemble, alone = Ensemble(members, k=K), [Ensemble([member], k=K) for member in members]
+    parts: dict[str, Callable[[], int]] = {}
+    for size in sizes:
+        some = replace(work, prompts=work.prompts[: max(size, work.alone)])
+        parts[f"plain {size}"] = by_ensemble(ensemble, some, batch=size)
+        for n, single in enumerate(alone):
+            parts[f"alone {size} {n}"] = by_ensemble(single, some, batch=size)
+    parts["drafted 1"] = by_ensemble(ensemble, work, batch=1, draft=MAX_DRAFT_TOKENS)
+    return timer(parts)
+
+
 def pair_figures(pair: Sequence[Member], work: Work, timer: Timer, suffix: str = "", note: str = "") -> list[Figure]:
     """All ratios of some members that decode together, from one run.
 
@@ -76,21 +90,18 @@ def pair_figures(pair: Sequence[Member], work: Work, timer: Timer, suffix: str =
         suffix: Of the figures' names.
         note: What the members are.
     """
-    ensemble, alone = Ensemble(pair, k=K), [Ensemble([member], k=K) for member in pair]
-    parts: dict[str, Callable[[], int]] = {}
-    for batch in (1, BATCH):
-        parts[f"plain {batch}"] = by_ensemble(ensemble, work, batch=batch)
-        for n, single in enumerate(alone):
-            parts[f"alone {batch} {n}"] = by_ensemble(single, work, batch=batch)
-    parts["drafted"] = by_ensemble(ensemble, work, batch=1, draft=MAX_DRAFT_TOKENS)
-    times = timer(parts)
+    return ratio_figures(set_times(pair, work, timer, (1, BATCH)), len(pair), suffix, note)
+
+
+def ratio_figures(times: Mapping[str, list[float]], members: int, suffix: str, note: str) -> list[Figure]:
+    """The ratios of :func:`set_times`, of one text and of BATCH texts, for so many members."""
     figures = []
     for batch in (1, BATCH):
-        own = [times[f"alone {batch} {n}"] for n in range(len(pair))]
+        own = [times[f"alone {batch} {n}"] for n in range(members)]
         end = f"_batch{batch}{suffix}" if batch > 1 else suffix
         plain = times[f"plain {batch}"]
         figures.append(ratio(f"plain_over_members{end}", plain, *own, limit=PLAIN_LIMIT, note=note))
-    drafted = times["drafted"]
+    drafted = times["drafted 1"]
     figures += [
         ratio(
             f"speculative_over_primary{suffix}",
@@ -104,6 +115,27 @@ def pair_figures(pair: Sequence[Member], work: Work, timer: Timer, suffix: str =
         spread(f"drafted_ms_per_token{suffix}", [1000 * seconds for seconds in drafted], note=note),
     ]
     return figures
+
+
+def speed_figures(times: Mapping[str, list[float]], names: Sequence[str], suffix: str, note: str) -> list[Figure]:
+    """Tokens per second of a set, over those of each member alone, the primary first; and what papers report."""
+    figures = []
+    for part in (part for part in times if not part.startswith("alone")):
+        kind, size = part.split()
+        said = f"{note}, {size} at a time, {kind}" + "; as many are never drafted" * (int(size) > MAX_DRAFT_ROWS)
+        speeds = [1 / seconds for seconds in times[part]]
+        figures.append(spread(f"{kind}_tokens_per_second_{size}{suffix}", speeds, note=said))
+        for n, name in enumerate(names):
+            key = f"{kind}_speed_over_{name}_{size}{suffix}"
+            figures.append(ratio(key, times[f"alone {size} {n}"], times[part], note=said))
+    alone = [times[f"alone 1 {n}"] for n in range(len(names))]
+    beyond = [plain - sum(own) for plain, *own in zip(times["plain 1"], *alone, strict=True)]
+    over = [1 + more / max(own) for more, *own in zip(beyond, *alone, strict=True)]
+    note = f"{note}, if each member had a GPU: on one, what a step takes beyond its members"
+    gac, unite = "GaC: 1.01 to 1.10 of the slowest member", "UNITE on an L40: about 10"
+    figures.append(spread(f"anchor_gac_over_slowest{suffix}", over, "at most 1.1", f"{note}; {gac}"))
+    milliseconds = [1000 * more for more in beyond]
+    return [*figures, spread(f"anchor_unite_ms{suffix}", milliseconds, "at most 10", f"{note}; {unite}")]
 
 
 def drafting_figures(

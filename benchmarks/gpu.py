@@ -1,4 +1,4 @@
-"""What decoding costs on this machine's GPU, in at most ten minutes: ``python -m benchmarks.gpu``.
+"""What decoding costs on this machine's GPU, in at most eight minutes: ``python -m benchmarks.gpu``.
 
 It needs CUDA or MPS, and no download: the models are random, with the shape of Llama 2 7B (fewer layers where memory is
 short) and vocabularies as large as Llama 2's, Qwen2's and Llama 3's (made up where the real tokenizers are absent). It
@@ -17,13 +17,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 
 import torch
 
 from benchmarks._counting import BATCHES, MODES, READS_LIMIT, ForwardPasses, short_prompts, step_reads, tiny_members
-from benchmarks._decoding import BATCH, K, Work, by_ensemble, pair_figures, step_figures
+from benchmarks._decoding import K, Work, by_ensemble, ratio_figures, set_times, speed_figures, step_figures
 from benchmarks._host import host_figures
 from benchmarks._measure import Figure, Timer, arguments, commit, keep, machine, parsed, peak_memory, progress, tell
 from benchmarks._models import ROWS, SEVEN_BILLION, TINY, Shape, random_member, vocabularies_note, vocabulary
@@ -34,18 +33,19 @@ from ensemble.models.member import Member
 from ensemble.models.memory import parse_device
 from ensemble.runtime.local_runner import logits_device
 
-NAMES = ("llama-2", "qwen2", "llama-3")
-PAIRS = (("qwen2", "llama-3"), ("llama-2", "qwen2"), ("llama-2", "llama-3"))
+SETS = (("qwen2", "llama-3"), ("llama-2", "qwen2", "llama-3"), ("llama-2", "llama-3"))
 """Those whose figures say most come first, in case the time ends."""
-MINUTES = 10.0
+SIZES = (1, 16, 64)
+"""Texts at a time."""
+MINUTES = 8.0
 ROOM = 0.8
-"""Share of the free memory that the weights of two models may take; caches and logits need the rest."""
+"""Share of the free memory that the weights of a set's models may take; caches and logits need the rest."""
 EFFORTS = ((3, 128), (3, 64), (2, 32), (1, 32), (1, 16), (1, 8))
 """Rounds, and tokens of each prompt; the first that fits into the time is taken."""
 STEPS_PER_TOKEN = 10
-"""Steps of a pair that the parts of a round take for each token of a prompt, about."""
+"""Steps of a set that the parts of a round take for each token of a prompt, about."""
 LATE = "the time of this section was over"
-_UNITS = (("_ms", "ms"), ("_mib", "MiB"), ("_over_", "ratio"), ("speedup", "ratio"), ("reads", "reads"))
+_UNITS = (("_ms", "ms"), ("_mib", "MiB"), ("_second", "tokens/s"), ("_over_", "ratio"), ("speedup", "ratio"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ def _measure(run: Run) -> list[Figure]:
         ("host_ms_per_step", _host, 0.15),
         ("device_reads_per_step", _reads, 0.15),
         *(
-            (f"plain_over_members{_suffix(names)}", partial(_pair, names), 1 / (len(PAIRS) - n))
-            for n, names in enumerate(PAIRS)
+            (f"plain_over_members{_suffix(names)}", partial(_set, names), 1 / (len(SETS) - n))
+            for n, names in enumerate(SETS)
         ),
     ]
     figures = []
@@ -141,20 +141,11 @@ def _measure(run: Run) -> list[Figure]:
 
 
 def _steps(run: Run) -> list[Figure]:
-    """A step by itself, for each pair of vocabularies; the last pair is the one that a limit is set for."""
-    figures = []
-    # The last pair comes first, in case the time ends.
-    for names in reversed(list(combinations(NAMES, 2))):
-        if run.left <= 0:
-            break
-        vocabularies = [vocabulary(name, quick=run.options.quick) for name in names]
-        note = vocabularies_note(names, quick=run.options.quick)
-        found = step_figures(vocabularies, run.step_timer, 2 if run.options.quick else 100, note)
-        figures += [
-            figure if names == NAMES[-2:] else replace(figure, name=f"{figure.name}{_suffix(names)}", limit="")
-            for figure in found
-        ]
-    return figures
+    """A step by itself."""
+    names = SETS[0]
+    vocabularies = [vocabulary(name, quick=run.options.quick) for name in names]
+    note = vocabularies_note(names, quick=run.options.quick)
+    return step_figures(vocabularies, run.step_timer, 2 if run.options.quick else 100, note)
 
 
 def _host(run: Run) -> list[Figure]:
@@ -214,8 +205,8 @@ def _waits(members: Sequence[Member], texts: Sequence[str], settings: Settings, 
     return most
 
 
-def _pair(names: tuple[str, ...], run: Run) -> list[Figure]:
-    """Two models of 7 billion parameters with these vocabularies, or as large as fit."""
+def _set(names: tuple[str, ...], run: Run) -> list[Figure]:
+    """Models of 7 billion parameters with these vocabularies, or as large as fit."""
     suffix = _suffix(names)
     shape = _shape(names, run)
     if shape is None:
@@ -227,14 +218,18 @@ def _pair(names: tuple[str, ...], run: Run) -> list[Figure]:
         torch.cuda.reset_peak_memory_stats(run.device)
     members = [_member(name, shape, run, sure=name == names[0]) for name in names]
     weights = sum(p.numel() * p.element_size() for member in members for p in member.local.model.parameters())
-    texts = [f"Tell me something about the number {n}, and say it in few words." for n in range(BATCH)]
+    texts = [f"Tell me something about the number {n}, and say it in few words." for n in range(max(SIZES))]
     effort = _effort(members, texts, run)
     if effort is None:
         return [Figure(f"plain_over_members{suffix}", None, note="too slow for the time that was left; try --layers 4")]
     rounds, tokens = effort
     kinds = vocabularies_note(names, quick=run.options.quick)
     note = f"{kinds}, {shape.layers} layers of {shape.hidden}, bfloat16, {tokens} tokens"
-    figures = pair_figures(members, Work(texts, 1, tokens), replace(run.timer, rounds=rounds), suffix=suffix, note=note)
+    times = set_times(members, Work(texts, 1, tokens), replace(run.timer, rounds=rounds), SIZES)
+    figures = [
+        *ratio_figures(times, len(names), suffix, note),
+        *speed_figures(times, [_suffix([name])[1:] for name in names], suffix, note),
+    ]
     peak = peak_memory(run.device)
     figures.append(Figure(f"peak_memory_mib{suffix}", peak, note=note))
     if run.device.type == "cuda":
@@ -261,7 +256,7 @@ def _member(name: str, shape: Shape, run: Run, *, sure: bool) -> Member:
 
 
 def _shape(names: Sequence[str], run: Run) -> Shape | None:
-    """7 billion parameters, with fewer layers where two of these models do not fit; None if not even one layer does."""
+    """7 billion parameters, with fewer layers where these models do not fit; None if not even one layer does."""
     if run.options.quick or run.device.type == "cpu":
         return TINY
     full = SEVEN_BILLION

@@ -38,8 +38,11 @@ def test_start_prints_one_json_object_with_every_figure(capsys):
 def test_gpu_runs_on_a_processor_too_and_keeps_its_result_with_the_hardware(capsys, tmp_path: Path):
     assert gpu.main(["--quick", "--json", "--device", "cpu", "--threads", "1", "--save", str(tmp_path)]) == 0
     printed = json.loads(capsys.readouterr().out)
-    for name in ("step_over_topk", "plain_over_members_qwen2_llama3", "speculative_over_primary_llama2_qwen2"):
-        assert printed[name] > 0, name
+    for end in ("qwen2_llama3", "llama2_qwen2_llama3", "llama2_llama3"):
+        speeds = ["tokens_per_second", *(f"speed_over_{name}" for name in end.split("_"))]
+        names = [f"{speed}_{size}" for speed in speeds for size in (1, 16, 64)]
+        assert all(printed[f"plain_{name}_{end}"] > 0 for name in names)
+    assert printed["step_over_topk"] > 0
     kept = json.loads((tmp_path / "gpu_cpu.json").read_text(encoding="utf-8"))
     assert {"processor", "cores", "memory_gib", "torch", "torch_threads"} <= set(kept["machine"])
     assert {name: figure["value"] for name, figure in kept["figures"].items()} == printed
