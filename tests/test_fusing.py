@@ -332,7 +332,7 @@ def test_at_equal_cost_the_best_model_is_asked_as_often_and_only_with_the_option
     ran = place.advisor(*command)
     assert ran.status == 0 and "At equal cost" not in ran.out
     rows = {each["strategy"]: each for each in place.json()["strategies"]}
-    assert "self_consistency" not in rows and rows["learned_vote"]["over_draws"] is None
+    assert "self_consistency" not in rows and rows["learned_vote"]["over_one_model"] is None
     planned = place.advisor(*command, "--equal-cost", "--dry-run", "--json")
     (reader,) = json.loads(planned.out)["readers"]
     # The most voters, and the questions of both splits.
@@ -346,12 +346,32 @@ def test_at_equal_cost_the_best_model_is_asked_as_often_and_only_with_the_option
     drawn, vote = rows["self_consistency"], rows["learned_vote"]
     assert (drawn["members"], drawn["draws"], drawn["calls_per_question"]) == (["cyd"], 3, 3)
     # This server gives one answer however often it is asked.
-    assert (drawn["measured_gain"], vote["over_draws"]) == (0, pytest.approx(vote["measured_gain"]))
+    gain = vote["over_one_model"]["3 responses of cyd"][0]
+    assert (drawn["measured_gain"], gain) == (0, pytest.approx(vote["measured_gain"]))
     (told,) = [line for line in ran.out.splitlines() if line.startswith("At equal cost: ")]
-    assert told.startswith(f"At equal cost: 3 responses of cyd have {drawn['accuracy']:.1f} points for 3 calls ")
-    assert (
-        f": which is better is not shown (by all 80 questions +{vote['over_draws']:.1f} points, 90% interval " in told
+    begin = f"At equal cost: This is not shown to pay against 3 responses of cyd (+{gain:.1f} points, 90% interval "
+    assert told.startswith(begin) and "; 3 calls and " in told
+
+
+def test_at_equal_cost_the_writer_of_a_fusion_reads_as_many_drafts_of_its_own(
+    place: Place, server: tuple[Raw, Adders]
+) -> None:
+    raw, sums = server
+    command = (*prepare(place, raw), "--fusion", "cyd panel=ada,bob", "--equal-cost", "--quiet")
+    planned = place.advisor(*command, "--dry-run", "--json")
+    written = [each["questions"] for each in json.loads(planned.out)["readers"] if "written" in each["role"]]
+    assert written == [N, N]
+    ran = place.advisor(*command)
+    assert ran.status == 0, ran.err
+    panel, own = sorted(
+        (each for each in place.json()["strategies"] if each["strategy"] == "fusion"), key=lambda each: each["draws"]
     )
+    assert (own["panel"], own["writer"], own["draws"]) == (["cyd"], "cyd", 2)
+    assert own["calls_per_question"] == panel["calls_per_question"] == 3
+    # Where both have the same drafts, the reading is stored already. This server always answers one well.
+    assert N < sum("before it come" in prompt.lower() for _, prompt in sums.read) <= 2 * N
+    assert panel["over_one_model"]["Fusion by cyd of 2 drafts, its own"][0] == own["accuracy"] - panel["accuracy"] == 0
+    assert set(panel["over_one_model"]) == {"Fusion by cyd of 2 drafts, its own", "3 responses of cyd"}
 
 
 def test_it_is_checked_and_exported(place: Place, server: tuple[Raw, Adders]) -> None:

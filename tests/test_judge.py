@@ -566,3 +566,32 @@ def test_a_judge_scores_the_text_of_a_fusion_under_its_own_name(place: Place, ra
     said = place.advisor("judge", "run", "--json")
     assert said.status == 0, said.err
     assert json.loads(said.out)["judges"] == ["judge"]
+
+
+def test_at_equal_cost_the_judge_takes_the_best_of_as_many_responses(place: Place, raw: Raw) -> None:
+    serve(raw, lambda name, prompt: "fused it" if "before it come" in prompt.lower() else name, judge=by_length)
+    alone = raw.answer
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        return completion("longest" + "!" * (body["seed"] % 3)) if body.get("temperature") else alone(path, body)
+
+    raw.answer = answer
+    options = ("--fusion", "longest panel=short,medium", "--equal-cost", "--out", "run", "--quiet")
+    arguments = ("select", *prepare(place, raw, SINGLE), *options)
+    plan = json.loads(place.advisor(*arguments, "--dry-run", "--json").out)
+    # The candidates on both splits; on the held-out one also the set, two fusions, and as many responses as voters.
+    assert plan["total"]["judging"] == QUESTIONS * (3 + 3 + 1 + 2 + 5)
+    ran = place.advisor(*arguments)
+    assert ran.status == 0, ran.err
+    found = place.json()
+    best = next(each for each in found["strategies"] if each["strategy"] == "best_of")
+    assert (best["members"], best["draws"], best["calls_per_question"]) == (["longest"], 3, 3)
+    # The longest of "longest", "longest!" and "longest!!": a grade of 9 from 1 to 10.
+    assert best["accuracy"] == pytest.approx(100 * 8 / 9)
+    fusion = next(each for each in found["strategies"] if each["strategy"] == "fusion" and each["draws"] == 1)
+    gains = fusion["over_one_model"]["Best of 3 responses of longest by the judge"]
+    assert gains[0] == pytest.approx(-100 / 9)
+    # It cannot run without the judge, so it is no advice.
+    assert found["advice"]["recommendation"]["strategy"] == "fusion"
+    ran = place.advisor("run", "run", "Why?", "--strategy", "best_of", "--allow-server", raw.url)
+    assert (ran.status, "only the judge of the run knows which response is the best" in ran.err) == (2, True)

@@ -50,7 +50,6 @@ from advisor.statistics import (
 from advisor.strategies import ADVICE, kinds
 from advisor.strategies.replay import Spent, codes_of, question_seconds, replay, replay_all, spent_by_member
 from advisor.strategies.schema import strategy_json
-from advisor.strategies.self_consistency import SelfConsistency
 from advisor.strategies.strategy import (
     FEWEST_VOTERS,
     AnsweredSplit,
@@ -152,7 +151,7 @@ def compare_strategies(  # the answers, and what the tests must be corrected for
         # A router that sends all questions to one model is this model.
         if not strategy.LEARNS or strategy.COUNTS or len(set(answered.takes)) > 1:
             found.append(evidence.cross_fitted(strategy, answered, differences))
-    results = evidence.over_draws(_corrected(found, look))
+    results = evidence.over_one_model(_corrected(found, look))
     results.sort(key=_best_first)
     no_vote = "" if len(evidence.models) < 2 else _no_vote(len(everything.voters), rules, can_vote=can_vote)
     not_compared = tuple(
@@ -337,21 +336,22 @@ class _Evidence:
         row = _row(strategy, found, gain, self._held_out, self.best, **figures)
         return StrategyResult(row, found, differences, gain)
 
-    def over_draws(self, results: Sequence[StrategyResult]) -> list[StrategyResult]:
-        """The strategies with their gains over several responses of one model, where there are some."""
-        drawn = next((each for each in results if each.strategy.KIND == SelfConsistency.KIND), None)
-        if drawn is None:
-            return list(results)
+    def over_one_model(self, results: Sequence[StrategyResult]) -> list[StrategyResult]:
+        """The strategies with their gains over those that ask one model several times, where there are some."""
+        rivals = [each for each in results if each.strategy.asks_one_again]
         compared = []
         for each in results:
-            if each is drawn or isinstance(each.strategy, Single):
-                compared.append(each)
-                continue
-            own = each.differences - drawn.differences
-            if not each.figures.cross_fitted:
-                own = (scores(each.replay.profile) - scores(drawn.replay.profile))[None]
-            gain = cross_fitted_gain(own, self._clusters_of(own.shape[1]))
-            compared.append(_with(each, over_draws=gain.points, over_draws_ci=gain.interval()))
+            gains = {}
+            for rival in () if isinstance(each.strategy, Single) else rivals:
+                if each is rival:
+                    continue
+                if each.figures.cross_fitted and rival.figures.cross_fitted:
+                    own = each.differences - rival.differences
+                else:
+                    own = (scores(each.replay.profile) - scores(rival.replay.profile))[None]
+                gain = cross_fitted_gain(own, self._clusters_of(own.shape[1]))
+                gains[rival.figures.title] = (gain.points, *gain.interval())
+            compared.append(_with(each, over_one_model=gains) if gains else each)
         return compared
 
     def _clusters_of(self, n: int) -> list[str] | None:

@@ -30,6 +30,7 @@ from advisor.run.result import AdviceSection, RecommendedStrategy, StrategyFigur
 from advisor.run.sentences import better_in_words
 from advisor.statistics import Interval, check_same_questions, paired_interval, scores, z_value
 from advisor.strategies import ADVICE, DEFAULT
+from advisor.strategies.best_of import BestOf
 from ensemble.common.text import counted, duration, interval_name, p_value, percent, price
 from ensemble.errors import InputError
 
@@ -61,7 +62,8 @@ def recommend(compared: Compared, rules: Limits = Limits()) -> RecommendedStrate
     """
     if not compared.results:
         return None
-    results = every = [each.figures for each in compared.results]
+    # What only the judge of a run can take is there to compare with.
+    results = every = [each.figures for each in compared.results if each.strategy.KIND != BestOf.KIND]
     if rules.budget is not None or rules.latency is not None:
         results = _allowed(every, rules)
     elif rules.within is None:
@@ -190,12 +192,16 @@ def _pays(result: StrategyFigures, base: StrategyFigures | None, min_gain: float
     # Gains are over the best single model. If that one is too expensive, a loss against it may still be the best.
     expected, measured = (0.0, 0.0) if base is None else (_expected(base), base.measured_gain or 0.0)
     gain, least = _counted(result) - expected, _least_gain(result, base, min_gain)
-    routes_badly = bool(result.key.groups) and any(group.shown == "no" for group in result.groups or ())
     if _is_vote(result) and min_gain is None and result.measured_gain_ci is not None:
         low, high = result.measured_gain_ci
         error = (high - low) / 2 / z_value(ALPHA)
         return gain > TOLERANCE and (result.measured_gain or 0.0) - measured - least >= -error
-    return gain >= least - TOLERANCE and not routes_badly
+    return gain >= least - TOLERANCE and not _routes_badly(result)
+
+
+def _routes_badly(result: StrategyFigures) -> bool:
+    """Whether it is a router with a shown loss in one of its groups."""
+    return bool(result.key.groups) and any(group.shown == "no" for group in result.groups or ())
 
 
 def _dominates(one: StrategyFigures, other: StrategyFigures) -> bool:
@@ -206,7 +212,7 @@ def _dominates(one: StrategyFigures, other: StrategyFigures) -> bool:
         (one.seconds_per_question, other.seconds_per_question),
     ]
     pairs = [(-a, -b) for a, b in costs if a is not None and b is not None]
-    pairs.append((_rounded_gain(one), _rounded_gain(other)))
+    pairs.append((round(_counted(one), 9), round(_counted(other), 9)))
     return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
 
 
@@ -256,22 +262,20 @@ def _text(
 
 
 def _other_best(best: StrategyFigures, results: Sequence[StrategyFigures], rules: Limits) -> str:
-    """A sentence why the strategy with the most points is not recommended, with a space before it; empty if it is."""
-    top = max(results, key=lambda each: each.accuracy or 0.0)
-    points, own = f"{top.accuracy or 0:.1f}", f"{best.accuracy or 0:.1f}"
-    if points == own:
+    """A sentence why what is expected to gain most is not recommended, with a space before it; empty if it is."""
+    top = max(results, key=_rounded_gain)
+    if _rounded_gain(top) <= _rounded_gain(best):
         return ""
+    measured = top.measured_gain or 0.0
     if over := _over(top, rules):
         why = over
-    elif top.is_single:
-        why = "on all questions together it gains nothing"
-    elif _writes(top) and _counted(top) < _expected(top):
-        why = f"on the questions that judge it, it gains {signed(_counted(top))} points"
-    elif _expected(top) < _expected(best):
-        why = f"it is expected to gain less ({signed(_expected(top))} points)"
+    elif _routes_badly(top):
+        why = "one of its groups loses"
+    elif (_writes(top) or _is_vote(top)) and measured < _expected(top):
+        why = f"its measured gain is {signed(measured)} points"
     else:
-        why = f"its expected gain ({signed(_expected(top))} points) is not large enough for its cost"
-    return f" {top.title} has more points on the held-out questions ({points} against {own}), but {why}."
+        why = "that is not enough for its cost"
+    return f" {top.title} is expected to gain more ({signed(_expected(top))} points), but {why}."
 
 
 class CloseCall(NamedTuple):

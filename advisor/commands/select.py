@@ -49,7 +49,7 @@ from advisor.jobs.figures import (
     single_models,
     task_info,
 )
-from advisor.jobs.held_out import ChosenSet, choose, prices_of, trace_responses, with_draws
+from advisor.jobs.held_out import ChosenSet, at_equal_cost, choose, prices_of, trace_responses
 from advisor.jobs.session import open_session, with_devices
 from advisor.judge.judge import open_profiler
 from advisor.judge.prompts import name_of_set
@@ -201,7 +201,7 @@ def run(
     config, chosen, compared, looks = _verify(config, candidates, profiler, progress, earlier)
     if config.options.equal_cost and (row := recommend(compared, config.options.rules)) is not None:
         best = compared.result_of(row).figures.best_single_model or ""
-        chosen = with_draws(chosen, row, best, config, profiler, progress)
+        chosen = at_equal_cost(chosen, row, best, config, profiler, progress)
         compared = _strategies(config, chosen, looks[-1] if looks and looks[-1].corrects else None)
     pool, selection = chosen.pool, chosen.selection
     profiles = [pool.complete[d.model] for d in selection.decisions if d.model in pool.complete]

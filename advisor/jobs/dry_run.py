@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean, median
 from typing import Any
 
-from advisor.jobs.played import are_drawn, reading_task
+from advisor.jobs.played import are_drawn, are_judged, reading_task
 from advisor.judge.prompts import Shown, judge_task
 from advisor.models.fit import check_pool, device_of, free_on, need_of_model, resources_of, too_large, weights_here
 from advisor.models.job import continued
@@ -19,6 +19,8 @@ from advisor.options.shared import EngineName, InferenceOptions
 from advisor.progress import Progress
 from advisor.records import TRIES, Answer, join
 from advisor.strategies import asked_for
+from advisor.strategies.best_of import BestOf
+from advisor.strategies.fusion import own_drafts
 from advisor.strategies.replay import play, question_of
 from advisor.strategies.self_consistency import SelfConsistency
 from advisor.strategies.strategy import FEWEST_VOTERS, Call, QuestionText, Strategy
@@ -94,8 +96,7 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
     """
     task = config.held_out
     by_name = {entry.name: entry for entry in config.candidates}
-    are_asked = task is not None and config.options.equal_cost and are_drawn(task)
-    if task is None or not (are_asked or asked_for(config.options, list(by_name), list(by_name), list(by_name))):
+    if task is None or not (config.options.equal_cost or asked_for(config.options, *[list(by_name)] * 3)):
         return []
     are_priced = all(entry.price is not None and entry.price.of(1, 1) for entry in config.candidates)
     questions = [question_of(example) for example in task.examples]
@@ -115,16 +116,27 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
     every = dict[int, str | None].fromkeys(range(len(questions)))
     dearest = sorted(by_name, key=cost, reverse=True)
     plans = list[dict[str, Any]]()
-    most = max(FEWEST_VOTERS, config.options.max_voters, config.options.max_models)
-    for strategy in asked_for(config.options, list(by_name), dearest[:1], dearest[: config.options.max_voters]):
+    strategies = asked_for(config.options, list(by_name), dearest[:1], dearest[: config.options.max_voters])
+    draws = _draws(config, strategies)
+    for strategy in [*strategies, *(own_drafts(strategies, draws) if draws else ())]:
         new = _new_calls(strategy, questions)
-        most = max(most, len(strategy.members) + sum(map(len, new.values())) // len(questions))
         # Of each question the last prompt: those of a later round are the longest.
         plans += [plan(role, name, dict(calls), len(calls)) for (role, name), calls in new.items()]
-    if are_asked:
-        count = most * sum(len(each.examples) for each in splits_of(config))
-        plans.append(plan(f"{SelfConsistency.KIND}, responses of", dearest[0], every, count))
+    if draws and (are_drawn(task) or are_judged(task)):
+        # A judge grades responses to the held-out questions only.
+        splits, kind = (splits_of(config), SelfConsistency) if are_drawn(task) else ([task], BestOf)
+        count = draws * sum(len(each.examples) for each in splits)
+        plans.append(plan(f"{kind.KIND}, responses of", dearest[0], every, count))
     return plans
+
+
+def _draws(config: RunConfig, strategies: Sequence[Strategy]) -> int:
+    """How many responses of one model a question takes at most for a comparison at equal cost; 0 without it."""
+    if config.held_out is None or not config.options.equal_cost:
+        return 0
+    question = [question_of(example) for example in config.held_out.examples[:1]]
+    calls = (len(each.members) + sum(map(len, _new_calls(each, question).values())) for each in strategies)
+    return max(FEWEST_VOTERS, config.options.max_voters, config.options.max_models, *calls)
 
 
 def _new_calls(
@@ -231,11 +243,14 @@ UNKNOWN = "[response]"
 
 def written_anew(config: RunConfig) -> dict[str, int]:
     """How many texts of sets and of strategies that write are judged at most for each question of a split."""
-    sets = decoded_sets(config)
-    names = [entry.name for entry in config.candidates]
-    if config.held_out is not None and (asked := asked_for(config.options, names, names, names)):
-        sets[config.held_out.split] = sets.get(config.held_out.split, 0) + len({each.name for each in asked})
-    return sets
+    sets, task = decoded_sets(config), config.held_out
+    if task is None:
+        return sets
+    asked = asked_for(config.options, *[[entry.name for entry in config.candidates]] * 3)
+    draws = _draws(config, asked)
+    # As many writers read their own drafts. Which one it is depends on the dev questions.
+    count = len({each.name for each in asked}) * (2 if draws else 1) + (draws if are_judged(task) else 0)
+    return {**sets, task.split: sets.get(task.split, 0) + count} if count else sets
 
 
 def decoded_sets(config: RunConfig) -> dict[str, int]:

@@ -25,7 +25,7 @@ from advisor.advice.profiled_pool import ProfiledPool, without_failed
 from advisor.advice.recommendation import least_gain
 from advisor.advice.rules import with_chosen_set
 from advisor.jobs.figures import measured
-from advisor.jobs.played import are_drawn, play_with_models
+from advisor.jobs.played import are_drawn, are_judged, play_with_models
 from advisor.models.job import continued, question_key, responses
 from advisor.models.local_model import free_memory
 from advisor.models.profiler import Profiler, splits_of
@@ -44,6 +44,8 @@ from advisor.run.result import (
 )
 from advisor.statistics import accuracy_interval
 from advisor.strategies import asked_for
+from advisor.strategies.best_of import BestOf
+from advisor.strategies.fusion import own_drafts
 from advisor.strategies.self_consistency import TEMPERATURE
 from advisor.strategies.strategy import FEWEST_VOTERS, AnsweredSplit, Decoded, Replay, Strategy
 from advisor.strategies.vote import can_vote
@@ -213,22 +215,37 @@ def choose(config: RunConfig, pool: ProfiledPool, profiler: Profiler, progress: 
     return replace(chosen, selection=_select(chosen, sets[0].members, config))
 
 
-def with_draws(
+def at_equal_cost(
     chosen: ChosenSet, row: RecommendedStrategy, best: str, config: RunConfig, profiler: Profiler, progress: Progress
 ) -> ChosenSet:
-    """Ask the best single model for as many responses to each question as the recommended strategy takes calls."""
-    calls, why = math.ceil(row.calls_per_question or 1.0), ""
-    if calls < 2:
-        why = "the recommended strategy takes one call"
-    elif not are_drawn(config.dev):
-        why = "the answers of several responses cannot be counted"
+    """Ask for what the calls of the recommended strategy buy otherwise, with one model.
+
+    The writer of a fusion reads its own drafts, and the best single model writes as many responses to each question
+    as the strategy takes calls: the most frequent answer counts, or the response that the judge grades best.
+    """
+    task, calls, why = config.held_out, math.ceil(row.calls_per_question or 1.0), ""
+    if task is None or calls < 2:
+        progress.say(f"--equal-cost compares with nothing: {row.title} takes one call")
+        return chosen
+    written = dict(chosen.written)
+    for own in own_drafts(chosen.written, calls):
+        written |= _written(own, chosen.alone, task, config, profiler, progress)
+    chosen = replace(chosen, written=written)
+    counts, strategy = are_drawn(task), BestOf((best,), max(calls, FEWEST_VOTERS))
+    if not (counts or are_judged(task)):
+        why = "the answers of several responses cannot be counted, and no judge grades them"
     else:
-        seeds = [config.options.seed + n for n in range(max(calls, FEWEST_VOTERS))]
+        seeds = [config.options.seed + n for n in range(strategy.draws)]
         try:
-            draws = [
-                {best: [profiler.drawn(best, task, TEMPERATURE, seed) for seed in seeds]} for task in splits_of(config)
+            asked = [
+                {best: [profiler.drawn(best, each, TEMPERATURE, seed) for seed in seeds]}
+                for each in (splits_of(config) if counts else [task])
             ]
-            return replace(chosen, draws=draws)
+            if counts:
+                return replace(chosen, draws=asked)
+            named = (replace(each, model=f"response {n}") for n, each in enumerate(asked[0][best], start=1))
+            graded = [profiler.graded(each, (best,), task) for each in named]
+            return replace(chosen, written={**written, strategy: strategy.replay_graded(graded)})
         except MemberError as error:
             why = str(error)
     progress.say(f"--equal-cost compares with no further responses of {best}: {why}")

@@ -132,6 +132,11 @@ def are_drawn(task: Task) -> bool:
     return task.metric != "choice" and can_vote(task)
 
 
+def are_judged(task: Task) -> bool:
+    """Whether a judge can take one of several responses; a conversation would go on from each of them."""
+    return task.rubric is not None and all(example.earlier is None for example in task.examples)
+
+
 _MOST_DRAWS = 32
 """Responses of a model with the tokens of others; one that answers at once would have to write a hundred."""
 

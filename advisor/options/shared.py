@@ -290,7 +290,7 @@ class VerificationOptions(Options, panel="Choosing and verifying", are_rare=True
     )
     equal_cost: bool = option(
         False,
-        "Where several calls a question are recommended, ask the best single model as often, and compare.",
+        "Where several calls a question are recommended, compare with one model that is asked as often.",
         **VERIFIED,
     )
     method: str = option("unite", "How the set decodes; see advisor methods.", panel="Decoding", **VERIFIED)

@@ -290,10 +290,9 @@ class StrategyFigures(GainFigures, Accuracy, StrategyKey, extra="allow"):
     """one-sided p of no gain; null for a single model"""
     probability: Share | None = None
     """the probability that it is better than the best single model, by the expected gain; null for a single model"""
-    over_draws: Points = None
-    """points over several responses of one model (self-consistency) on the same questions; null without these"""
-    over_draws_ci: Interval = None
-    """its interval"""
+    over_one_model: dict[Line, tuple[Number, Number, Number]] | None = None
+    """points over each strategy that asks one model several times, by its title, and both ends of their interval, on
+    the same questions; null without such a strategy"""
     groups: tuple[GroupFigures, ...] | None = None
     """the gain in each group of the questions, if there are several"""
     calls_per_question: Figure = None

@@ -12,7 +12,6 @@ from advisor.run.result import GroupFigures, Result, StrategyFigures
 from advisor.statistics import z_value
 from advisor.strategies import ADVICE
 from advisor.strategies.router import Router
-from advisor.strategies.self_consistency import SelfConsistency
 from ensemble.common import text
 from ensemble.servers.address import read_address
 
@@ -168,18 +167,14 @@ def _cost(row: StrategyFigures) -> str:
 
 
 def _at_equal_cost(result: Result, row: StrategyFigures) -> str:
-    """Whether a strategy pays against several responses of one model; empty if these were not asked."""
-    drawn = next((each for each in result.strategies if each.strategy == SelfConsistency.KIND), None)
-    if drawn is None or row.over_draws is None or row.over_draws_ci is None:
-        return ""
-    low, high = row.over_draws_ci
-    verdict = "this pays against them" if low > 0 else "they are better" if high < 0 else "which is better is not shown"
-    costs = (f"{text.points(each.accuracy)} points for {_cost(each)}" for each in (drawn, row))
-    return (
-        f"{drawn.title} have {', and this has '.join(costs)}: {verdict} (by all {row.questions or row.n:,} questions "
-        f"{text.difference(row.over_draws)} points, {text.interval_name(result.advice.confidence)} "
-        f"{text.difference_interval(row.over_draws_ci)})."
-    )
+    """Whether a strategy pays against those that ask one model several times; empty if that was not asked."""
+    rivals, told = {each.title: each for each in result.strategies}, []
+    for title, (gain, low, high) in (row.over_one_model or {}).items():
+        verdict = "pays" if low > 0 else "does not pay" if high < 0 else "is not shown to pay"
+        ends = f"{text.interval_name(result.advice.confidence)} {text.difference_interval((low, high))}"
+        cost = f"; {_cost(rivals[title])}" if title in rivals else ""
+        told.append(f"{verdict} against {title} ({text.difference(gain)} points, {ends}{cost})")
+    return f"This {', and '.join(told)}." if told else ""
 
 
 _MOST_NAMED = 3

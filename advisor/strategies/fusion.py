@@ -11,7 +11,7 @@ says nothing of who wrote it, and a question has the same order in ``select``, `
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, ClassVar
@@ -188,6 +188,17 @@ class Fusion(Strategy):
         """See :meth:`Strategy.headline`."""
         count = len(self.panel) * self.draws
         return f"Let {self.writer} write the answer from {in_words(count)} {'draft' if count == 1 else 'drafts'}."
+
+
+def own_drafts(strategies: Iterable[Strategy], calls: int) -> list[Fusion]:
+    """For each fusion one whose writer reads its own drafts, at least two, and takes so many calls; no fusion twice.
+
+    It says what the same calls buy without a panel.
+    """
+    fusions = [each for each in strategies if isinstance(each, Fusion)]
+    drafts = min(max(calls - 1, 2), _MOST["drafts"])
+    own = [Fusion.of((each.writer,), each.writer, drafts, 1, each.prompt) for each in fusions]
+    return [each for each in dict.fromkeys(own) if each not in fusions]
 
 
 def _read_line(text: str) -> tuple[Fusion, str]:

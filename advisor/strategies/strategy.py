@@ -137,6 +137,11 @@ class Strategy(ABC):
         return 1
 
     @property
+    def asks_one_again(self) -> bool:
+        """Whether it asks one model several times, as one can in place of several models."""
+        return len(self.members) == 1 and self.responses_per_member > 1
+
+    @property
     def groups(self) -> tuple[str, ...]:
         """The groups of prompts that it tells apart; empty if it reads no group."""
         return ()
