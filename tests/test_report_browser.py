@@ -8,7 +8,9 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -121,6 +123,18 @@ def test_a_link_opens_its_example(window: Any, report: Path) -> None:
     assert 0 <= top < 600  # the page ends soon after the last example
 
 
+def test_keys_go_from_example_to_example_of_a_filter(window: Any) -> None:
+    wanted = [example["id"] for example in examples(window) if "broken" in example["tags"]]
+    click(window, "#explorer [data-filter=broken]")
+    window.execute_script("document.querySelector('#explorer [data-filter=broken]').focus()")
+    for key, place in (("\ue014", 0), ("\ue014", 1), ("\ue014", 2), ("\ue012", 1)):
+        window.switch_to.active_element.send_keys(key)
+        assert [each.text for each in find(window, "#explorer .example[open] .id")] == [wanted[place]]
+    # The buttons do the same, for those without keys.
+    next(each for each in find(window, "#explorer .foot button") if "Next" in each.text and each.is_displayed()).click()
+    assert find(window, "#explorer .example[open] .id")[0].text.endswith(wanted[2])
+
+
 @pytest.mark.parametrize("width", [390, 768, 1440])
 def test_the_page_is_no_wider_than_the_screen(window: Any, report: Path, width: int) -> None:
     resize(window, width)
@@ -169,6 +183,41 @@ def test_without_javascript_everything_but_the_tools_is_there(report: Path) -> N
         resize(window, 390)
         open_report(window, report)
         assert window.execute_script("return document.documentElement.scrollWidth") <= 390
+
+
+class Strict(BaseHTTPRequestHandler):
+    """A server whose policy forbids scripts and style sheets, as those that show strangers' pages do."""
+
+    def do_GET(self) -> None:  # http.server's name
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Security-Policy", "sandbox; default-src 'none'")
+        self.end_headers()
+        self.wfile.write(Path(self.server.page).read_bytes())  # type: ignore[attr-defined]
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+def test_under_a_policy_that_forbids_scripts_and_styles_all_that_decides_is_text(driver: Any, report: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Strict) as server:
+        server.page = report  # type: ignore[attr-defined]
+        Thread(target=server.serve_forever, daemon=True).start()
+        driver.get(f"http://127.0.0.1:{server.server_port}/")
+        text = " ".join(find(driver, "body")[0].text.split())
+        heights = [each.rect["height"] for each in find(driver, "svg.glyph") if each.is_displayed()]
+        server.shutdown()
+    for part in (
+        "Take a vote of three models. +7.2 points expected over terse-pieces, the best single model 90% interval",
+        "Better than terse-pieces alone with probability 0.99.",
+        "right of 100 81.0 88.2 calls a question 1 2.3",
+        "advisor serve .",
+        "Three models together beat any one",
+        "terse-pieces alone 81.0 0.0",
+    ):
+        assert part in text
+    assert text.count("↑ accuracy, points") == 1  # the drawing for phones is hidden
+    assert max(heights) < 20
 
 
 CONTRASTS = """

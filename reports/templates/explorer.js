@@ -76,10 +76,15 @@
     const texts = example.responses.filter((response) => response.text !== undefined);
     const note = texts.length > 1 && base.text !== undefined ? `Marked: the differences from ${joint ? "the ensemble’s" : "the first"} response.` : "";
     const shots = opening ? make("details", "", make("summary", "", "The beginning of every prompt"), prose(opening)) : null;
+    const turns = [["← Previous", -1], ["Next →", 1]].map(([words, by]) => {
+      const button = Object.assign(make("button", "", words), { type: "button" });
+      button.addEventListener("click", () => step(by));
+      return button;
+    });
     return make(
       "div", "inside", make("p", "label", "Prompt"), shots, prose(example.prompt),
       make("p", "label", "Reference"), prose(example.reference.join("\n")), answers,
-      make("p", "foot", make("span", "", note), link), example.trace ? stepStrip(example.trace) : null,
+      make("p", "foot", ...turns, make("span", "", note), link), example.trace ? stepStrip(example.trace) : null,
     );
   }
 
@@ -101,7 +106,8 @@
       head.title = nameOf({ by });
       return head;
     });
-    return make("p", "heads", status, make("span", "dots", ...numbers));
+    const keys = make("span", "keys", "The keys → and ← open the next and the previous one.");
+    return make("p", "heads", status, keys, make("span", "dots", ...numbers));
   }
 
   function line(example) {
@@ -120,14 +126,17 @@
   const status = make("span", "said");
   status.setAttribute("aria-live", "polite");
 
-  function refresh() {
+  // The lines that the filter and the search leave.
+  function fitting() {
     const { filter, wanted } = tools.state;
-    let count = 0;
-    examples.forEach((example, index) => {
-      const fits = (filter === "all" || example.tags.includes(filter)) && texts[index].includes(wanted);
-      count += fits;
-      lines[index].hidden = !fits || count > room;
-    });
+    return lines.filter((_, index) => (filter === "all" || examples[index].tags.includes(filter)) && texts[index].includes(wanted));
+  }
+
+  function refresh() {
+    const found = fitting();
+    const count = found.length;
+    for (const each of lines) each.hidden = true;
+    for (const each of found.slice(0, room)) each.hidden = false;
     status.textContent = count ? `${count} of ${examples.length} examples` : "No example matches. Try another filter or other words.";
     more.hidden = count <= room;
     more.textContent = `Show ${Math.min(2 * PAGE, count - room)} more`;
@@ -139,16 +148,42 @@
   const more = Object.assign(make("button", "more"), { type: "button" });
   more.addEventListener("click", () => { room += 2 * PAGE; refresh(); });
 
+  function unfold(line) {
+    room = Math.max(room, fitting().indexOf(line) + 1);
+    refresh();
+    line.open = true;
+    line.querySelector("summary").focus({ preventScroll: true });
+    line.scrollIntoView({ block: "start" });
+  }
+
+  // From the open line that has the focus to the one before or after it; from the filters to the first one.
+  function step(by) {
+    const found = fitting();
+    const own = root.contains(document.activeElement) ? (line) => line.contains(document.activeElement) : (line) => line.open;
+    const at = found.findIndex(own);
+    const to = found[at >= 0 && !found[at].open ? at : at + by];
+    if (!to) return;
+    for (const line of lines) line.open = false;
+    unfold(to);
+  }
+
+  document.addEventListener("keydown", (event) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    const within = root.contains(event.target) || (event.target === document.body && lines.some((line) => line.open));
+    if (!by || !within || event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, .strip")) return;
+    event.preventDefault();
+    step(by);
+  });
+
   function follow() {
     if (!location.hash.startsWith("#example=")) return;
     let wanted = "";
     try { wanted = decodeURIComponent(location.hash.slice("#example=".length)); } catch { return; }
     const index = examples.findIndex((example) => example.id === wanted);
     if (index < 0) { status.textContent = "The example of this link is not in the report; look for it in samples.jsonl."; return; }
-    if (lines[index].hidden) { tools.clear(); room = Math.max(room, index + 1); refresh(); }
+    if (lines[index].hidden) tools.clear();
     root.closest("details").open = true;
-    lines[index].open = true;
-    lines[index].scrollIntoView({ block: "start" });
+    unfold(lines[index]);
   }
 
   root.append(tools.element, heads(), ...lines, more);

@@ -64,10 +64,10 @@ class ChoiceMetric(Metric):
         # The exact text of an option goes first, since the profiler gives it: an option that is not the third may be
         # "C", and others differ only in case ("Rr" and "RR").
         whole = _letters(choices)[choices.index(text)] if text in choices else _named(text, choices)
-        if whole is not None:
-            return whole, _inner(text, 0, len(text))
         folded = text.translate(FOLDED)
         plain = _MARKUP.sub(lambda found: " " * len(found[0]), folded)
+        if whole is not None:
+            return whole, _inner(plain, 0, len(text))
         for piece in pieces(folded):
             if (named := _named(plain[piece.start : piece.end], choices)) is not None:
                 return named, _inner(plain, piece.start, piece.end)
