@@ -158,8 +158,8 @@ def strategies(result: Result) -> Table:
         figures("calls_per_question", "Calls", text.decimals, label="Calls a question"),
         figures("tokens_per_question", "Tokens", text.length, label="Tokens a question", where="wide"),
         figures("seconds_per_question", "Time", text.duration, label="Time of a question", where="wide"),
-        figures("seconds_median", "Median", text.duration, label="Median of the time", where="wide"),
-        figures("seconds_p95", "95%", text.duration, label="95th percentile of the time", where="wide"),
+        figures("seconds_median", "Median", text.duration, where="data"),
+        figures("seconds_p95", "95%", text.duration, where="data"),
         figures("price_per_1000", "Price of 1,000", text.price, label="Price of 1,000 questions"),
     ]
     best = next((row.best_single_model for row in rows if row.best_single_model), None)

@@ -89,7 +89,7 @@ def test_the_first_screen_has_one_gain_the_expected_one(tmp_path: Path, result: 
     levels = re.findall("[0-9]+[.][0-9]", first.partition("right of 100 ")[2])
     before, after = map(float, levels[:2])
     assert after - before == pytest.approx(4.4)
-    assert f">{after:.1f}<" in strategies_table(page) and ">+4.4<" in strategies_table(page)
+    assert f">{after:.1f}<" in strategies_table(page) and ">+4.4 <" in strategies_table(page)
 
 
 def first_screen(page: str) -> str:
@@ -216,6 +216,16 @@ def test_the_headline_is_what_to_run(tmp_path: Path, result: dict[str, Any], nam
             "Three models together beat any one, at three times the calls",
         ),
         ("single", {}, "No combination is worth its cost: terse-pieces alone is the choice"),
+        (
+            "vote",
+            {"strategy": "group_router", "routes": {"law": "terse-bytes"}, "price_per_1000": 0.5},
+            "One of three models for each question beats any one, at the same price",
+        ),
+        (
+            "vote",
+            {"strategy": "self_consistency", "members": ["terse-pieces"], "draws": 3, "price_per_1000": None},
+            "Several answers of one model beat any one, at 2.3 times the calls",
+        ),
     ],
 )
 def test_the_title_of_the_strategies_says_what_was_found(
@@ -225,9 +235,20 @@ def test_the_title_of_the_strategies_says_what_was_found(
     changed["advice"]["recommendation"] |= change
     values = section_values(read(write_json(tmp_path, changed)))
     assert values["strategies"]["finding"] == finding
-    assert re.fullmatch(
-        r"Alone, [\w-]+ is the best of five; [\w-]+ is [0-9.]+ points behind", values["models"]["finding"]
-    )
+    # The first screen says how far the next model is behind one that is recommended alone.
+    models = r"Five models have [0-9.]+ to [0-9.]+ points"
+    if name != "single":
+        models = r"Alone, [\w-]+ is the best of five; [\w-]+ is [0-9.]+ points behind"
+    assert re.fullmatch(models, values["models"]["finding"])
+
+
+def test_the_title_of_the_examples_counts_what_changes(tmp_path: Path, result: dict[str, Any]) -> None:
+    samples = make_samples(dev=0, held_out=8)
+    for sample in samples:
+        sample["ensemble"] = sample["responses"][result["ensemble"]["best_single_model"]]
+    folder = write_samples(write_json(tmp_path, result), samples)
+    finding = section_values(read(folder))["examples"]["finding"]
+    assert finding == "Together and alone, the same questions are right"
 
 
 def test_the_only_strategy_is_not_compared_with_others(tmp_path: Path, result: dict[str, Any]) -> None:

@@ -88,6 +88,12 @@ def test_the_cost_is_the_best_one_that_all_strategies_have(
     assert all(what in svg for svg in found["figure"].values())
 
 
+def test_strategies_that_cost_the_same_are_not_drawn(tmp_path: Path, result: dict[str, Any], drawings: None) -> None:
+    for row in result["strategies"]:
+        row["price_per_1000"] = 2.0
+    assert pareto(result, tmp_path)["figure"] is None
+
+
 def test_the_recommended_strategy_has_a_ring_and_its_name_in_bold(
     tmp_path: Path, result: dict[str, Any], drawings: None
 ) -> None:
@@ -270,7 +276,7 @@ def test_groups_are_a_table_with_intervals_and_a_note_on_few(tmp_path: Path, res
             }
     page = page_of(write_json(tmp_path, result))
     table = page.partition('id="group_models"')[2].partition("</details>")[0]
-    assert '90.0<span class="range">80.0 to 95.0</span>' in table
+    assert '90.0 <span class="range">80.0 to 95.0</span>' in table
     assert table.count('<span class="tag">few</span>') == 1 and "less than 20 questions" in table
     # The largest accuracy has the strongest colour, the smallest one the weakest; all have numbers.
     assert 'class="num heat-8" data-value="90.0">90.0' in table and 'class="num heat-0" data-value="50.0">50.0' in table

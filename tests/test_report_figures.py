@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,17 @@ from matplotlib.transforms import Bbox
 from report_fixture import make_evaluation, make_result, read, write_evaluation, write_json, write_run
 
 from advisor.run.result import Result
-from reports.charts.axes import NARROW, WIDE, linear_limits, log_limits, mark, point_axes, set_ticks, write_names
+from reports.charts.axes import (
+    NARROW,
+    WIDE,
+    draw_lines,
+    linear_limits,
+    log_limits,
+    mark,
+    point_axes,
+    set_ticks,
+    write_names,
+)
 from reports.charts.svg import plain_style
 from reports.page import section_values
 from reports.report_data import ReportData
@@ -114,6 +125,14 @@ def test_names_on_a_map_never_collide(spots: list[tuple[int, int]], names: list[
         assert (one in marks and other in marks) or not one.overlaps(other)
     # A name may begin two pixels beside the axes, and a line above them.
     assert all(axes.bbox.padded(13).contains(*corner) for box in written for corner in (box.min, box.max))
+
+
+def test_an_upright_line_is_left_out_where_names_stand_on_it() -> None:
+    with plain_style():
+        axes = point_axes(WIDE, 300, (0, 10), (0, 10))
+        names = [Bbox([[4.0, low], [6.0, high]]) for low, high in ((8.0, 9.5), (3.0, 4.0))]
+        draw_lines(axes, [Bbox([[5, 1], [5, 9]]), Bbox([[7, 1], [7, 9]])], names, "muted", 1)
+    assert [np.asarray(line.get_ydata()).tolist() for line in axes.lines] == [[1, 3], [4, 8], [1, 9]]
 
 
 @settings(deadline=None)

@@ -72,7 +72,7 @@ def test_the_evaluation_of_methods_has_the_judge(compared: SimpleNamespace) -> N
     assert {"short", "medium", "longest", "mbr"} <= judged
     assert "points are win rates" in ran.out
     values = section_values(read(run))["judge"]
-    assert [title for title, *_ in values["parts"]][-1] == "advisor evaluate, held_out questions"
+    assert [title for title, *_ in values["parts"]][-1] == "advisor evaluate, held-out questions"
 
 
 def test_a_judge_that_prefers_a_place_is_named_in_the_warnings(place: Place, raw: Raw) -> None:
@@ -84,6 +84,7 @@ def test_a_judge_that_prefers_a_place_is_named_in_the_warnings(place: Place, raw
     assert split["first_wins"]["share"] == 100
     assert split["equal_first_wins"] > 95
     assert [each["win_rate"] for each in split["models"]] == pytest.approx([50, 50, 50])
+    assert "; their order changes 100.0% of its verdicts</bdi></h2>" in page(place)
 
 
 def test_a_grade_is_the_share_of_the_scale_and_has_figures_in_the_result_and_in_the_report(
@@ -110,7 +111,8 @@ def test_a_grade_is_the_share_of_the_scale_and_has_figures_in_the_result_and_in_
     assert last["length"]["spearman"] == pytest.approx(1)
     assert found["judge"]["head_to_head"] == []
     assert "points are grades" in ran.err
-    assert ">Grade</th>" in page(place)
+    html = page(place)
+    assert ">Grade</th>" in html and "judge gives the best grades to longest: 100.0 points</bdi></h2>" in html
 
 
 def by_subject(path: str, body: dict[str, Any]) -> Answer:

@@ -166,7 +166,7 @@ def test_a_single_model_is_advised_with_the_probability_that_it_is_the_best(plac
     assert result.advice.no_advice is None
     told = summary(result)
     assert told["Recommended"].startswith("Use a alone")
-    assert told["How sure"].startswith("a is the best of three models with probability 0.9")
+    assert told["How sure"].startswith("the best of three models with probability 0.9")
     assert told["How sure"].endswith(" points behind.")
 
 

@@ -632,8 +632,8 @@ class Result(Schema):
 
     @property
     def measure(self) -> str:
-        """What the points of a model are: its accuracy, or by a judge its win rate or its grade."""
-        return MEASURES[self.judge.mode if self.judge else ""]
+        """What the points of a model are: its accuracy, by a judge its win rate or its grade, else a mean score."""
+        return "score" if self.judge is None and self.is_graded else MEASURES[self.judge.mode if self.judge else ""]
 
     @property
     def is_graded(self) -> bool:

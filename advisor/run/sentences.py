@@ -87,7 +87,7 @@ def _best_of(result: Result, best: str) -> str:
     own, others = known.pop(best), sorted(known.values(), key=lambda each: -(each.accuracy_all or 0.0))
     behind = text.points((own.accuracy_all or 0.0) - (others[0].accuracy_all or 0.0))
     return (
-        f"{best} is the best of {text.in_words(len(known) + 1)} models with probability "
+        f"the best of {text.in_words(len(known) + 1)} models with probability "
         f"{text.probability(own.best_probability)}; {others[0].model} is {behind} points behind."
     )
 
@@ -119,26 +119,29 @@ def _on_router(result: Result) -> str:
     if own is None:
         return ""
 
+    def points(row: StrategyFigures) -> float:
+        return result.level(row) or 0.0
+
     def cost(row: StrategyFigures) -> float:
         return row.calls_per_question or 0.0 if own.price_per_1000 is None else row.price_per_1000 or math.inf
 
     others = [each for each in result.strategies if each is not own]
-    as_good = [each for each in others if each.is_single and (each.accuracy or 0.0) >= (own.accuracy or 0.0)]
+    as_good = [each for each in others if each.is_single and points(each) >= points(own)]
     beside = [
         *(each for each in others if each.is_single and each.members[0] == own.best_single_model),
         *sorted(as_good, key=cost)[:1],
         *(each for each in others if each.strategy == ADVICE),
     ]
     told = [
-        f"{row.title} has {text.points(row.accuracy)} points"
+        f"{row.title} has {text.points(points(row))} points"
         + ("" if row.price_per_1000 is None else f" for {text.price(row.price_per_1000)}")
         for row in {row.title: row for row in (own, *beside)}.values()
     ]
-    gain = f"{text.difference(own.measured_gain)} points ({text.difference_interval(own.measured_gain_ci)})"
-    better = [row for row in others if (row.accuracy or 0.0) >= (own.accuracy or 0.0) and cost(row) <= cost(own)]
+    gain = f"{text.difference(own.expected_gain)} points ({text.difference_interval(own.expected_gain_ci)})"
+    better = [row for row in others if points(row) >= points(own) and cost(row) <= cost(own)]
     if better:
         verdict = f"It does not pay: {better[0].title} has as many points for no more"
-    elif (own.measured_gain or 0.0) > 0:
+    elif (own.expected_gain or 0.0) > 0:
         verdict = "It pays"
     else:
         verdict = "It costs less, and has fewer points"
@@ -204,7 +207,7 @@ def source_of_gain(groups: Sequence[GroupFigures]) -> str:
     comes = "comes mostly from" if share >= _ENOUGH else f"is spread over {len(gaining)} groups, {part} in"
     losing = [each for each in groups if text.is_loss(each.gain)]
     proven = sum(each.shown == "no" for each in losing)
-    losses = f"; {len(losing)} of {len(groups)} groups lose" if losing else ""
+    losses = f"; {len(losing)} of {len(groups)} groups {'loses' if len(losing) == 1 else 'lose'}" if losing else ""
     return f"The gain {comes} {names}{losses}{f', {proven} of them by more than chance' if proven else ''}."
 
 

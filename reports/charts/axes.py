@@ -145,8 +145,11 @@ def write_names(
     names: Sequence[tuple[float, float, str, bool]],
     marks: Sequence[tuple[float, float]],
     avoid: Sequence[Bbox] = (),
-) -> None:
-    """Write names beside their points, the most important first, as far as there is room; ticks would make it slow."""
+) -> list[Bbox]:
+    """Write names beside their points, the most important first, as far as there is room, and return their boxes.
+
+    Ticks would make it slow.
+    """
     taken = [Bbox.from_bounds(x - _MARK, y - _MARK, 2 * _MARK, 2 * _MARK) for x, y in axes.transData.transform(marks)]
     lines = [box.transformed(axes.transData).padded(2) for box in avoid]
     written: list[Bbox] = []
@@ -168,6 +171,18 @@ def write_names(
         if leader is not None:
             leaders.append(leader)
             axes.plot(*axes.transData.inverted().transform(leader.vertices).T, color=COLOURS["muted"], linewidth=0.8)
+    # A browser's box is higher than the letters.
+    return [box.padded(1, 4).transformed(axes.transData.inverted()) for box in written]
+
+
+def draw_lines(axes: Axes, lines: Sequence[Bbox], names: Sequence[Bbox], colour: str, width: float) -> None:
+    """Draw level and upright lines; upright ones are left out where a name stands on them."""
+    for each in lines:
+        on_it = [name for name in names if name.x0 <= each.x0 == each.x1 <= name.x1]
+        cuts = sorted(clipped(end, each.intervaly) for name in on_it for end in name.intervaly)
+        for low, high in zip([each.y0, *cuts[1::2]], [*cuts[::2], each.y1], strict=True):
+            if low < high or each.x0 < each.x1:
+                axes.plot([each.x0, each.x1], [low, high], color=COLOURS[colour], linewidth=width)
 
 
 def _place(

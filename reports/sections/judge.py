@@ -28,22 +28,44 @@ def judge(report: ReportData) -> dict[str, Any] | None:
     judged = own or evaluated
     if judged is None or not judged.splits:
         return None
-    parts = [(f"{each.split} questions", own, each) for each in own.splits[:_MOST_SPLITS]] if own else []
+    parts = [(_questions(each), own, each) for each in own.splits[:_MOST_SPLITS]] if own else []
     # What the verdict is from comes first.
     parts.reverse()
     if evaluated:
         splits = evaluated.splits[:_MOST_SPLITS]
-        parts += [(f"advisor evaluate, {each.split} questions", evaluated, each) for each in splits]
+        parts += [(f"advisor evaluate, {_questions(each)}", evaluated, each) for each in splits]
     _, section, main = parts[0]
     candidates = {candidate.name for candidate in result.candidates}
-    name = judged.judges[0] if judged.judges else "a judge"
+    # The name of a set has all its members, for which a title and a drawing have no room.
+    names = {each.model: _set_name(each.model) for each in main.models} | result.short_names
     return {
-        "finding": f"{name} {'compared' if judged.mode == 'pairwise' else 'graded'} the responses",
+        "finding": _finding(section, main, names),
         "judged": judged,
         "parts": [(title, on_split(section, split), _table(title, section, split)) for title, section, split in parts],
         "met": [on_strategy(each) for each in judged.head_to_head[:_MOST_MEMBERS]],
-        "figure": both_widths(lambda width: _draw(main, section.mode, candidates, result.short_names, width)),
+        "figure": both_widths(lambda width: _draw(main, section.mode, candidates, names, width)),
     }
+
+
+def _questions(split: JudgedSplit) -> str:
+    return f"{split.split.replace('_', '-')} questions"
+
+
+def _set_name(name: str) -> str:
+    how, _, members = name.partition(" of ")
+    return f"{how}, {members.count(', ') + 2} models together" if members else name
+
+
+def _finding(section: JudgeSection, split: JudgedSplit, names: dict[str, str]) -> str:
+    """Which responses the judge finds best, and how often their order decides."""
+    judge = section.judges[0] if section.judges else "The judge"
+    if not split.models:
+        return f"{judge} gave no verdict"
+    best, changed = split.models[0], split.changed
+    if section.mode != "pairwise":
+        return f"{judge} gives the best grades to {names[best.model]}: {text.points(best.score)} points"
+    order = f"; their order changes {text.points(changed.share)}% of its verdicts" if changed and changed.n else ""
+    return f"{judge} prefers the responses of {names[best.model]}{order}"
 
 
 def _table(title: str, section: JudgeSection, split: JudgedSplit) -> Table:

@@ -20,6 +20,7 @@ from reports.charts.axes import (
     add_scales,
     both_widths,
     clipped,
+    draw_lines,
     log_limits,
     mark,
     point_axes,
@@ -59,8 +60,13 @@ def _finding(result: Result) -> str:
     known = known or [(each.accuracy, each.name) for each in result.candidates if each.accuracy is not None]
     known.sort(key=lambda each: -each[0])
     if len(known) < 2:
-        return f"{known[0][1]} is the only model with answers" if known else "No model has an answer"
+        return f"{known[0][1]} is the only model with answers" if known else "The points of the models are not known"
     (best, name), (other, second) = known[:2]
+    recommended = result.advice.recommendation
+    if recommended is not None and recommended.is_single:
+        # The first screen says which is the best one.
+        number = text.in_words(len(known)).capitalize()
+        return f"{number} models have {text.points(known[-1][0])} to {text.points(best)} points"
     behind = text.points(best - other)
     return f"Alone, {name} is the best of {text.in_words(len(known))}; {second} is {behind} points behind"
 
@@ -148,23 +154,25 @@ def _draw_map(result: Result, width: int) -> str | None:
         each.name: each.status if result.can_decode else "selected" if each.name in roles else "rejected"
         for each in result.candidates
     }
-    avoid = _draw_region(axes, result) if result.can_decode else []
-    for candidate, x, _ in points:
-        if candidate.accuracy_ci and (len(points) <= MOST_CANDIDATES or shapes[candidate.name] != "rejected"):
-            low, high = (clipped(end, axes.get_ylim()) for end in candidate.accuracy_ci)
-            axes.plot([x, x], [low, high], color=COLOURS["muted"], linewidth=1)
-            avoid.append(Bbox([[x, low], [x, high]]))
+    edges = _draw_region(axes, result) if result.can_decode else []
+    intervals = [
+        Bbox([[x, clipped(end, axes.get_ylim())] for end in candidate.accuracy_ci])
+        for candidate, x, _ in points
+        if candidate.accuracy_ci and (len(points) <= MOST_CANDIDATES or shapes[candidate.name] != "rejected")
+    ]
     names = [
         (x, y, text.shortened(result.short_names[each.name], 28 if wide else 18), shapes[each.name] != "rejected")
         for each, x, y in points
         if len(points) <= MOST_CANDIDATES or shapes[each.name] != "rejected"
     ]
     names.sort(key=lambda name: not name[-1])  # the chosen ones first
-    write_names(axes, names, [(x, y) for _, x, y in points], avoid)
+    written = write_names(axes, names, [(x, y) for _, x, y in points], [*edges, *intervals])
+    draw_lines(axes, edges, written, "band-edge", 1.2)
+    draw_lines(axes, intervals, written, "muted", 1)
     for candidate, x, y in reversed(points):
         # The best candidates last, so that their marks lie above the others.
-        written = f"{text.length(result.length_of(candidate))} {result.length_unit}"
-        title = f"{candidate.name}: {text.points(candidate.accuracy)} points, {written}"
+        long = f"{text.length(result.length_of(candidate))} {result.length_unit}"
+        title = f"{candidate.name}: {text.points(candidate.accuracy)} points, {long}"
         mark(axes, x, y, shapes[candidate.name], title=title)
     add_scales(axes, f"mean response length, {result.length_unit} (log scale)", f"{result.measure}, points", width)
     label = f"Accuracy against mean response length of {len(points)} candidates; the leaderboard has the same numbers."
@@ -198,10 +206,11 @@ def _draw_region(axes: Axes, result: Result) -> list[Bbox]:
         ratio = result.rules.max_length_ratio
         ends = length / ratio, length * ratio
         left, right = (clipped(end, axes.get_xlim()) for end in ends)
-    region = Rectangle((left, bottom), right - left, top - bottom, linewidth=1.2, zorder=0.4, gid=named(region=1))
-    region.set(facecolor=COLOURS["band"], edgecolor=COLOURS["band-edge"])
+    region = Rectangle((left, bottom), right - left, top - bottom, linewidth=0, zorder=0.4, gid=named(region=1))
+    region.set(facecolor=COLOURS["band"])
     axes.add_artist(region)
-    return [Bbox([[x, bottom], [x, top]]) for x in (left, right)] + [Bbox([[left, bottom], [right, bottom]])]
+    level = [Bbox([[left, y], [right, y]]) for y in (bottom, top)]
+    return level + [Bbox([[x, bottom], [x, top]]) for x in (left, right)]
 
 
 def lengths(report: ReportData) -> dict[str, Any] | None:
@@ -213,7 +222,8 @@ def lengths(report: ReportData) -> dict[str, Any] | None:
     if not figure or not means:
         return None
     shortest, longest = text.length(min(means)), text.length(max(means))
-    return {"figure": figure, "finding": f"Mean responses have {shortest} to {longest} characters"}
+    spread = shortest if shortest == longest else f"{shortest} to {longest}"
+    return {"figure": figure, "finding": f"Mean responses have {spread} characters"}
 
 
 def _draw_lengths(result: Result, lengths_of: Sequence[Sequence[int]], width: int) -> str | None:

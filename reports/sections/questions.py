@@ -42,15 +42,19 @@ def compared_strategy(report: ReportData) -> str:
 def examples(report: ReportData) -> dict[str, Any]:
     """Return the template's values. The section is always shown, because it says when examples are missing."""
     result, samples, asked = report.result, report.samples, questions(report)
+    shown = samples.examples if samples else ()
     finding = "Every response to the questions"
     if asked and asked["strategy"]:
         won, lost = (of_kind(samples.questions, kind) for kind in OF_STRATEGY) if samples else (0, 0)
         finding = f"Wrong alone and right together: {text.counted(won, 'question')}; the other way: {lost:,}"
+        if not won and not lost:
+            finding = "Together and alone, the same questions are right"
     return {
         "finding": finding,
         "questions": asked,
         "samples": samples,
         "joint": joint_name(result),
         "changes": compared_strategy(report) if result.best_single else "",
-        "traced": sum("trace" in example for example in samples.examples) if samples else 0,
+        "places": any("place" in each for example in shown for each in example["responses"]),
+        "traced": sum("trace" in example for example in shown),
     }

@@ -67,7 +67,7 @@ def strategies(report: ReportData) -> dict[str, Any] | None:
         "other_best": _other_best(result),
         "not_chosen": _not_chosen(result),
         "not_compared": [
-            (each.strategy.replace("_", " "), each.same_as.replace("_", " "))
+            [f"{name} model" if name == "single" else name.replace("_", " ") for name in (each.strategy, each.same_as)]
             for each in result.advice.not_compared[:MOST_STRATEGIES]
         ],
         **_costs(result),
@@ -177,7 +177,8 @@ def _costs(result: Result) -> dict[str, Any]:
         for row in _every(result)
         if (level := result.level(row)) is not None and getattr(row, key) is not None
     ]
-    if len(known) < 2:
+    # Where all cost the same, the table says as much.
+    if len({cost for *_, cost in known}) < 2:
         return {"figure": None}
     known.sort(key=lambda each: (-each[1], each[2]))
     front = front_of([(level, cost) for _, level, cost in known])
@@ -190,7 +191,7 @@ def _costs(result: Result) -> dict[str, Any]:
     return {
         "far": len(points) - len(drawn),
         "farthest": _FARTHEST,
-        "recommended": chosen is not None,
+        "shapes": {_shape(row) for row, *_ in drawn} | ({"recommended"} if chosen else set()),
         "figure": both_widths(lambda width: _draw_costs(result, drawn, what, written, width)),
     }
 
@@ -250,7 +251,8 @@ def _draw_costs(
     for x, y, row, on_front, best in places:
         # Dozens of single models may share one cost: then most have their names only on hover, and in the table.
         if len(places) <= _MOST_NAMED or not row.is_single or on_front or best:
-            short = row.key.title([result.short_names.get(name, name) for name in row.members])
+            names = [result.short_names.get(name, name) for name in row.members]
+            short = names[0] if row.is_single else row.key.title(names)
             named.append((not best, not on_front, (x, y, text.shortened(short, 30 if wide else 20), on_front or best)))
     # The recommended one gets its place first, then the front.
     named.sort(key=lambda each: each[:2])

@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -244,6 +245,8 @@ def _record(out: Path, work: Path) -> None:
             path for part in ("run", "export") for path in sorted((case.folder / part).rglob("*")) if path.is_file()
         ]
         about = {"files": [str(path.relative_to(case.folder)) for path in found], **case.printed}
+        if (report := case.folder / "run/report.html").exists():
+            about["titles"] = re.findall(r"<h[12]><bdi>(.*?)</bdi></h", report.read_text(encoding="utf-8"))
         if Path(f"{os.environ['XDG_CACHE_HOME']}/unite-advisor/responses.sqlite").exists():
             new = _stored() - stored
             stored |= new
