@@ -6,9 +6,8 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Literal, cast
 
 from ensemble.common.files import default_cache_dir
 from ensemble.common.grammar import Grammar
@@ -34,8 +33,6 @@ from ensemble.score import (
     PassageScorer,
     Scorer,
     choice_question,
-    in_batches,
-    perplexity_weights,
 )
 from ensemble.servers.address import PREFIX, ServerAddress, read_address
 from ensemble.step.distribution import Weights, normalised
@@ -50,9 +47,7 @@ class Ensemble:
         members: Loaded models, the primary first; at least one.
         method: A token-level or span-level one of :func:`ensemble.methods.list_methods`.
         k: Candidates that each member brings to the union, at least 1 (10 in the paper).
-        weights: One for each member, none of them negative; equal if None. They are normalised to sum to 1. The text
-            ``perplexity`` weights the members prompt by prompt; see :mod:`ensemble.score`. Then prompts are
-            decoded one by one.
+        weights: One for each member, none of them negative; equal if None. They are normalised to sum to 1.
         cache_dir: The folder that keeps the joint vocabulary's tables; the user's cache folder if None.
         options: The method's settings; see ``Options`` in its module. Of every token-level method,
             ``think="apart"`` lets each member think alone, and then all members answer together; see
@@ -82,7 +77,6 @@ class Ensemble:
         self.method = method
         self.k = k
         self.weights = normalised(weights, len(members))
-        self._weights_of_prompt = weights == "perplexity" and len(members) > 1
         self.options = options
         self._cache_dir = cache_dir
         self._joint = load_or_build(
@@ -93,12 +87,10 @@ class Ensemble:
         has_budget = spec is not None and spec.thinking_budget is not None
         self._thinks_apart = has_budget or self.options.get(THINK) is not None
         self._drafters: dict[Batch, Drafter] = {}
-        self._made = self._make(self.weights)
-        if self._weights_of_prompt:
-            if not isinstance(self._made, TokenRule):
-                raise InputError("weights perplexity is for token-level methods; give numbers", of=f"method {method}")
-            # A method that takes no weights refuses unequal ones.
-            self._make((1.0, *(0.5,) * (len(members) - 1)))
+        with plugins().running(method):
+            self._made: TokenRule | PromptMethod = get_module(method).make(
+                Setup(self.members, self._joint, k, self.weights), self._settings
+            )
 
     @classmethod
     def from_pretrained(  # noqa: PLR0913  # how to load and how to decode, all by name
@@ -193,8 +185,7 @@ class Ensemble:
         """
         # Equal weights are written as null, so that a member added by hand needs no new weights.
         numbers = None if len(set(self.weights)) == 1 else self.weights
-        weights: tuple[float, ...] | Literal["perplexity"] | None = "perplexity" if self._weights_of_prompt else numbers
-        spec = EnsembleSpec(specs_of(self.members), self.method, self.k, weights, self.options)
+        spec = EnsembleSpec(specs_of(self.members), self.method, self.k, numbers, self.options)
         return save(spec, Path(folder), push_to_hub, private=private)
 
     def generate(  # noqa: PLR0913  # how to decode, all by name
@@ -255,20 +246,16 @@ class Ensemble:
                 raised after the other generations, which are the same as without this prompt.
         """
         batch = batch or Batch()
-        if self._weights_of_prompt:
-            return self._one_by_one(prompts, settings, batch)
         return iter(self._decode(prompts, settings, batch))
 
     def decoder(self, batch: Batch | None = None) -> Decoder:
         """A decoder without prompts; its caller adds and removes them one by one.
 
         Raises:
-            InputError: The method decodes whole spans, or each prompt has other weights.
+            InputError: The method decodes whole spans.
         """
         if not isinstance(self._made, TokenRule):
             raise InputError("it does not write tokens; use a token-level one", of=f"method {self.method}")
-        if self._weights_of_prompt:
-            raise InputError("weights perplexity: each prompt has its own weights, so none can join; give numbers")
         return self._decoder(self._made, batch or Batch())
 
     def _decoder(self, rule: TokenRule, batch: Batch) -> Decoder:
@@ -313,11 +300,7 @@ class Ensemble:
         """
         settings = Settings(max_new_tokens, _strings(stop), temperature, top_p, seed, top_k=top_k, grammar=grammar)
         encoded, batch = self.encode(prompt), Batch(size=1, deterministic=deterministic)
-        if self._weights_of_prompt:
-            decoder: PromptDecoder = self._started(0, encoded, settings, batch, 1)
-        else:
-            decoder = self._decode([encoded], settings, batch)
-        return _pieces(decoder, Pieces([string.encode() for string in stop]))
+        return _pieces(self._decode([encoded], settings, batch), Pieces([string.encode() for string in stop]))
 
     def score(self, prompt: Prompt, options: Sequence[str]) -> list[float]:
         """The log-probability of each option as the continuation of a prompt, under the ensemble.
@@ -350,17 +333,7 @@ class Ensemble:
             MemberError: A member's logits are NaN for a question; raised after the other questions' scores, with the
                 member and the first question's number.
         """
-        if self._weights_of_prompt:
-            return in_batches(questions, [[n] for n in range(len(questions))], partial(self._score_one, greedy=greedy))
         return Scorer(self.members, self._rule(), greedy=greedy).run(questions, batch_size)
-
-    def _score_one(self, questions: Sequence[ChoiceQuestion], *, greedy: bool) -> list[list[ChoiceScore] | MemberError]:
-        """The scores of a question whose prompt decides the weights, or why it has none."""
-        try:
-            rule = self._rule_for(questions[0].prompts)
-            return [scores for _, scores in Scorer(self.members, rule, greedy=greedy).run(questions, 1)]
-        except MemberError as error:
-            return [error]
 
     def encode_options(self, prompt: Prompt | Dialogue, options: Sequence[str]) -> ChoiceQuestion:
         """The question of a prompt and options that may follow it, as the members read them.
@@ -394,13 +367,10 @@ class Ensemble:
             batch_size: Passages at a time, at least 1.
 
         Raises:
-            InputError: A member's context cannot hold a passage, the method scores no tokens, or the prompts decide the
-                weights.
+            InputError: A member's context cannot hold a passage, or the method scores no tokens.
             MemberError: A member's logits are NaN for a passage; raised after the other passages' values, with the
                 member and the first passage's number.
         """
-        if self._weights_of_prompt:
-            raise InputError("weights perplexity: a passage has no prompt to weigh the members by; give numbers")
         return PassageScorer(self.members, self._joint, self._rule()).run(passages, batch_size)
 
     def most_rows(self, tokens: int) -> int | None:
@@ -420,18 +390,6 @@ class Ensemble:
         """
         return [member.encode_prompt(prompt) for member in self.members]
 
-    def _make(self, weights: tuple[float, ...]) -> TokenRule | PromptMethod:
-        """The method with some weights."""
-        setup = Setup(self.members, self._joint, self.k, normalised(weights, len(self.members)))
-        with plugins().running(self.method):
-            made: TokenRule | PromptMethod = get_module(self.method).make(setup, self._settings)
-        return made
-
-    def _rule_for(self, prompts: Sequence[list[int]]) -> TokenRule:
-        """The method with the weights that a prompt decides."""
-        # The level was checked when the ensemble was made.
-        return cast(TokenRule, self._make(perplexity_weights(self.members, prompts)))
-
     def _rule(self) -> TokenRule:
         """The method, if it is a token-level one."""
         if not isinstance(self._made, TokenRule):
@@ -448,25 +406,6 @@ class Ensemble:
         decoder = self._decoder(self._made, batch)
         for number, prompt, draw in _numbered(prompts):
             decoder.add(number, prompt, settings, draw)
-        return decoder
-
-    def _one_by_one(
-        self, prompts: Sequence[list[list[int]]], settings: Settings, batch: Batch
-    ) -> Iterator[tuple[int, Generation]]:
-        """Continue prompts, each with the weights that it decides; a MemberError is raised after the others."""
-        failure: MemberError | None = None
-        for number, prompt, draw in _numbered(prompts):
-            try:
-                yield from self._started(number, prompt, settings, batch, draw)
-            except MemberError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-
-    def _started(self, number: int, prompt: list[list[int]], settings: Settings, batch: Batch, draw: int) -> Decoder:
-        """A decoder with one prompt, which decides the weights."""
-        decoder = self._decoder(self._rule_for(prompt), batch)
-        decoder.add(number, prompt, settings, draw)
         return decoder
 
 

@@ -180,8 +180,7 @@ def _members(row: StrategyFigures) -> str:
 
 def held_out(ensemble: EnsembleResult, measure: str) -> Table:
     """The set that decodes together, and each member alone."""
-    own = ensemble.weights
-    weights = " : ".join(f"{each:.3g}" for each in own) if isinstance(own, tuple) else own
+    weights = None if ensemble.weights is None else " : ".join(f"{each:.3g}" for each in ensemble.weights)
     told = (("k =", ensemble.k), ("weights", weights), ("thinking", ensemble.think))
     options = "".join(f", {name} {value}" for name, value in told if value is not None)
 

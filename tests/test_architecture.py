@@ -26,6 +26,7 @@ ORDER = [
     "ensemble.decode",
     "ensemble.score",
     "ensemble.methods",
+    "ensemble.reading",
     "ensemble.saved",
     "ensemble.api",
     "ensemble",

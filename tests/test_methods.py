@@ -44,7 +44,7 @@ def test_a_method_of_another_level_is_refused_by_name() -> None:
         ({"method": "nothing"}, "method 'nothing': not one of unite, average, "),
         ({"method": "safe", "nonsense": 1}, "method safe has no option nonsense; it has mean, sharpen"),
         ({"method": "gac", "gate": "safe"}, "method gac has no option gate; it has no options"),
-        ({"weights": "equal"}, "weights 'equal': give a list of numbers, or 'perplexity'"),
+        ({"weights": "equal"}, "weights 'equal': give a list of numbers"),
         ({"method": "sweetspan", "weights": [1, 2]}, "method sweetspan: it weighs all members alike"),
         ({"method": "safe", "sharpen": "much"}, "method safe: sharpen 'much': it should be a number"),
         (

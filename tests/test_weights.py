@@ -1,136 +1,34 @@
-"""The members' weights: from the dev questions, from each prompt's perplexity, and as numbers."""
+"""The members' weights: from the dev questions, from right texts, and as numbers."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
-from functools import cache
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 from pools import Place, Prepare
-from tiny import byte_tokenizer, nllb_tokenizer, save_member, tiny_model, tiny_translator, unigram_tokenizer
 
 from advisor.commands import check
+from advisor.models.likelihood import best_weights, texts_of, weights_to_try
 from advisor.models.run_config import read_numbers
+from advisor.records import Answer, Profile
 from advisor.run.folder import Run
 from advisor.strategies.strategy import Decoded
+from advisor.tasks import load_task
 from ensemble import Ensemble
-from ensemble.decode.settings import Settings
-from ensemble.errors import InputError, MemberError
-from ensemble.models.load import load_member, member_of
-from ensemble.models.member import Member
-from ensemble.models.spec import Checkpoint, ModelSpec, Sides
-from ensemble.score import perplexity_weights, prompt_loss
 
 pytest_plugins = ["pools"]
 
-PROMPTS = ["What is 3 + 4?\nAnswer:", "The cat sat on the mat.", "0123"]
+DEMO = Path(__file__).parents[1] / "advisor" / "demo" / "models"
+
 SELECT = ("select", "--pool", "models.txt", "--task", "task.yaml", "--max-gap", "100", "--max-length-ratio", "1e9")
 Select = Callable[[str], dict[str, Any]]
 RECORDS = [{"question": f"{n} + {n} is {2 * n + n % 2}?", "answer": "BA"[n % 2]} for n in range(1, 25)]
-
-
-@cache
-def member(seed: int) -> Member:
-    tokenizer = unigram_tokenizer(byte_fallback=True) if seed % 2 else byte_tokenizer(("What", " is"))
-    return member_of(tiny_model(tokenizer, seed), tokenizer, name=f"m{seed}")
-
-
-def weighed(weights: Any, tables: Path, method: str = "unite") -> Ensemble:
-    return Ensemble([member(0), member(1)], method=method, weights=weights, cache_dir=tables)
-
-
-@pytest.mark.parametrize("length", [2, 256, 257, 700])
-def test_the_loss_of_a_prompt_is_that_of_one_pass_and_long_prompts_are_read_in_large_pieces(length: int) -> None:
-    ids = [(7 * n) % 200 + 5 for n in range(length)]
-    with torch.no_grad():
-        logits = member(0).local.model(torch.tensor([ids])).logits[0, :-1]
-    expected = -float(logits.log_softmax(1).gather(1, torch.tensor(ids[1:])[:, None]).mean())
-    passes: list[int] = []
-    count = member(0).local.model.register_forward_hook(lambda *_: passes.append(1))
-    assert prompt_loss(member(0), ids) == pytest.approx(expected, abs=1e-9)
-    count.remove()
-    assert len(passes) == 1 + math.ceil((length - 1) / 256)
-
-
-def test_a_member_counts_more_the_less_the_prompt_surprises_it() -> None:
-    prompts = [each.encode_prompt(PROMPTS[0]) for each in (member(0), member(1))]
-    losses = [prompt_loss(each, ids) for each, ids in zip((member(0), member(1)), prompts, strict=True)]
-    shares = [math.exp(-loss) for loss in losses]
-    expected = [share / sum(shares) for share in shares]
-    assert perplexity_weights([member(0), member(1)], prompts) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize("method", ["unite", "gac", "geometric"])
-def test_each_prompt_is_decoded_with_the_weights_that_it_decides(method: str, tmp_path: Path) -> None:
-    expected = []
-    for prompt in PROMPTS:
-        ids = [member(0).encode_prompt(prompt), member(1).encode_prompt(prompt)]
-        numbers = weighed(perplexity_weights([member(0), member(1)], ids), tmp_path, method)
-        expected.append((numbers.generate([prompt], max_new_tokens=24)[0].text, numbers.score(prompt, [" a", " The"])))
-    ensemble = weighed("perplexity", tmp_path, method)
-    texts = [each.text for each in ensemble.generate(PROMPTS, max_new_tokens=24)]
-    questions = [ensemble.encode_options(prompt, [" a", " The"]) for prompt in PROMPTS]
-    scores = [[score.value for score in each] for _, each in sorted(ensemble.score_each(questions))]
-    assert list(zip(texts, scores, strict=True)) == expected
-
-
-def test_weights_of_each_prompt_are_saved_by_name(tmp_path: Path) -> None:
-    pair = (("a", member(0)), ("b", member(1)))
-    places = [save_member(tmp_path / name, each.local.model, each.tokenizer) for name, each in pair]
-    loaded = Ensemble.from_pretrained(places, weights="perplexity", dtype="float64", cache_dir=tmp_path)
-    loaded.save_pretrained(tmp_path / "saved")
-    assert json.loads((tmp_path / "saved" / "ensemble.json").read_text())["weights"] == "perplexity"
-    made = Ensemble.from_pretrained(tmp_path / "saved", cache_dir=tmp_path).generate(PROMPTS, max_new_tokens=8)
-    here = weighed("perplexity", tmp_path).generate(PROMPTS, max_new_tokens=8)
-    assert [each.text for each in made] == [each.text for each in here]
-
-
-@pytest.mark.parametrize(
-    ("method", "what", "message"),
-    [
-        ("unite", lambda each: each.decoder(), "weights perplexity: each prompt has its own weights"),
-        ("unite", lambda each: each.score_passages([]), "a passage has no prompt to weigh the members by"),
-        ("sweetspan", None, "method sweetspan"),
-    ],
-)
-def test_where_prompts_cannot_decide_it_is_refused(method: str, what: Any, message: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=message):
-        made = Ensemble([member(0), member(1), member(2)], method=method, weights="perplexity", cache_dir=tmp_path)
-        what(made)
-
-
-def test_a_model_with_an_encoder_has_no_perplexity_of_the_prompt(tmp_path: Path) -> None:
-    folder = save_member(tmp_path / "nllb", tiny_translator(nllb_tokenizer(), 4, "m2m_100"), nllb_tokenizer())
-    checkpoint = Checkpoint(str(folder), sides=Sides(target="deu_Latn"))
-    translator = load_member(ModelSpec(checkpoint, "translator", dtype="float64"))
-    ensemble = Ensemble([member(0), translator], weights="perplexity", cache_dir=tmp_path)
-    with pytest.raises(InputError, match="translator: weights perplexity needs causal models"):
-        ensemble.generate(PROMPTS[:1])
-
-
-def test_a_prompt_that_fails_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ensemble, found = weighed("perplexity", tmp_path), []
-    start = ensemble._started
-
-    def started(number: int, *more: Any) -> Any:
-        if number == 0:
-            raise MemberError("it failed")
-        return start(number, *more)
-
-    monkeypatch.setattr(ensemble, "_started", started)
-    with pytest.raises(MemberError, match="it failed"):
-        for number, _ in ensemble.generate_each([ensemble.encode(prompt) for prompt in PROMPTS], Settings(4)):
-            found.append(number)  # kept although the loop ends by an error
-    assert sorted(found) == [1, 2]
-
-
-# In the commands
 
 
 @pytest.fixture
@@ -170,6 +68,81 @@ def test_weights_follow_from_the_dev_questions(chosen: Place) -> None:
     assert found["ensemble"]["weights"] == pytest.approx(expected, abs=1e-12)
 
 
+def test_a_set_of_unequal_models_is_decoded_with_the_weights_that_right_texts_gave(place: Place) -> None:
+    options = ("--pool", "demo", "--only", "terse-neox,novice-llama", "--task", "word_problems", "--max-gap", "100")
+    ran = place.advisor("select", *options, "--limit", "100", "--weights", "likelihood", "--out", "run", "--quiet")
+    assert (ran.status, ran.err) == (0, "")
+    found = place.json("run/result.json")["ensemble"]
+    assert [each["model"] for each in found["members"]] == ["terse-neox", "novice-llama"]
+    assert sum(found["weights"]) == pytest.approx(1) and found["weights"][0] > 0.6
+    folders = [DEMO / each["model"] for each in found["members"]]
+    ensemble = Ensemble.from_pretrained(folders, weights=found["weights"], dtype="float32")
+    samples = place.samples("held_out")[:8]
+    texts = ensemble.generate([each["prompt"] for each in samples], max_new_tokens=64, stop=["\n"])
+    assert [each.text for each in texts] == [each["ensemble"]["text"] for each in samples]
+
+
+def test_without_a_right_text_no_set_is_decoded_and_the_reason_is_said(place: Place, models: Path) -> None:
+    place.job(models)
+    ran = place.advisor(*SELECT, "--weights", "likelihood", "--out", "run")
+    assert ran.status == 0
+    assert "cannot all read right texts here: one of them is behind a server, or no response is right" in ran.err
+    assert place.json("run/result.json")["ensemble"] is None
+
+
+def answers(model: str, texts: str, thought: bool = False) -> Profile:
+    """A response a character: a capital is right, and x is wrong."""
+    return Profile(
+        model,
+        tuple(
+            Answer(f"dev-{n}", f" {model}{text}", text, float(text.isupper()), "eos" if text < "C" else "stop")
+            if not thought
+            else Answer(f"dev-{n}", f" {model}{text}", text, 1.0, "eos", thinking="so", thought=True)
+            for n, text in enumerate(texts)
+        ),
+    )
+
+
+def test_right_responses_are_the_texts_that_members_read() -> None:
+    dev = load_task("word_problems", split="dev", limit=4)
+    profiles = {"a": answers("a", "AxCA"), "b": answers("b", "xBxx"), "c": answers("c", "AAAA", thought=True)}
+    found = texts_of(dev, profiles)
+    assert found == {"a": [(0, " aA", True), (2, " aC", False), (3, " aA", True)], "b": [(1, " bB", True)], "c": []}
+
+
+def test_where_texts_are_compared_the_references_are_read_as_responses_begin() -> None:
+    dev = replace(load_task("word_problems", split="dev", limit=3), metric="chrf")
+    found = texts_of(dev, {"a": answers("a", "xxx"), "b": answers("b", "xxx")})
+    assert found["a"] == found["b"] == [(n, f" {each.reference}", False) for n, each in enumerate(dev.examples)]
+
+
+@pytest.mark.parametrize(
+    ("right", "weights"),
+    [
+        # Of the grid 0, 0.5, 1 of the first member's weight, by 100 steps that the first or the last writes right.
+        ((100, 100, 100), 0.5),
+        ((10, 60, 100), 1.0),
+        ((10, 96, 100), 1.0),
+        ((10, 99, 100), 0.75),  # one step more is noise
+        ((100, 60, 10), 0.0),
+    ],
+)
+def test_the_weights_are_the_mean_of_those_that_are_as_good_as_the_best(right: tuple[int, ...], weights: float) -> None:
+    grid = np.array([[0.0, 1.0], [0.5, 0.5], [1.0, 0.0]])
+    steps = np.array([np.arange(100) < count for count in right])
+    assert best_weights(grid, steps) == pytest.approx([weights, 1 - weights])
+
+
+def test_the_grid_begins_with_equal_weights_and_each_of_its_points_sums_to_1() -> None:
+    for members in (1, 2, 3, 4):
+        grid = weights_to_try(members)
+        assert grid[0].tolist() == [1 / members] * members
+        assert (
+            np.allclose(grid.sum(axis=1), 1)
+            and np.eye(members).tolist() == [each for each in grid[::-1].tolist() if max(each) == 1][:members]
+        )
+
+
 def test_numbers_follow_the_lines_of_the_pool(selected: Select) -> None:
     found = selected("9,2,1")
     numbers = {"alpha": 9.0, "beta": 2.0, "gamma": 1.0}
@@ -186,10 +159,9 @@ def test_a_run_decodes_with_the_weights_of_its_folder(place: Place, models: Path
     assert ran.out.strip() == expected.text.strip()
 
 
-@pytest.mark.parametrize("weights", ["9,2,1", "perplexity"])
-def test_a_strategy_named_by_the_user_keeps_the_weights(place: Place, selected: Select, weights: str) -> None:
-    found = selected(weights)
-    ran = place.advisor("export", weights, "saved", "--strategy", "unite")
+def test_a_strategy_named_by_the_user_keeps_the_weights(place: Place, selected: Select) -> None:
+    found = selected("9,2,1")
+    ran = place.advisor("export", "9,2,1", "saved", "--strategy", "unite")
     assert ran.status == 0, ran.err
     assert place.json("saved/ensemble.json")["weights"] == found["ensemble"]["weights"] is not None
 
@@ -204,13 +176,6 @@ def test_a_check_decodes_with_the_weights_of_the_run(place: Place, selected: Sel
     text = check._weights(found, Decoded(tuple(names), "unite"), entries)  # type: ignore[arg-type]
     assert read_numbers(text) == (0.0, *(by_name[name] for name in reversed(names)))
     assert check._weights(found, Decoded(tuple(names), "gac"), entries) == "equal"  # type: ignore[arg-type]
-
-
-def test_a_server_refuses_weights_of_each_prompt_before_it_loads_models(place: Place, selected: Select) -> None:
-    selected("perplexity")
-    ran = place.advisor("serve", "perplexity", "--method", "unite", "--port", "0")
-    assert ran.status == 2
-    assert "weights perplexity: each prompt has other weights" in ran.err
 
 
 def test_weights_of_a_run_that_do_not_fit_are_refused(place: Place, selected: Select) -> None:
@@ -236,7 +201,7 @@ def test_evaluate_weighs_the_members_and_leaves_out_what_takes_no_weights(chosen
     ("weights", "message"),
     [
         ("1,2", "--weights 1,2: 2 numbers for 3 models; give one for each"),
-        ("best", "--weights best: give equal, accuracy, perplexity, or numbers such as 2,1,1"),
+        ("best", "--weights best: give equal, accuracy, likelihood, or numbers such as 2,1,1"),
         ("1,-1,1", "--weights 1,-1,1: each number must be 0 or more, and one of them above 0"),
         ("0,0,0", "--weights 0,0,0: each number must be 0 or more, and one of them above 0"),
     ],

@@ -159,8 +159,6 @@ def _weights(measured: EnsembleResult | None, strategy: Strategy, entries: Seque
     members, weights = tuple(each.model for each in measured.members), measured.weights
     if (members, measured.method) != (strategy.members, strategy.name):
         return EQUAL
-    if isinstance(weights, str):
-        return weights
     by_name = dict(zip(members, weights, strict=False))
     # Models outside of the set do not decode with it.
     return ",".join(str(by_name.get(entry.name, 0.0)) for entry in entries)

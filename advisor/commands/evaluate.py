@@ -24,7 +24,7 @@ from advisor.jobs.session import open_session, with_devices
 from advisor.judge.judge import open_profiler
 from advisor.judge.prompts import name_of_set
 from advisor.models.response_cache import ResponseCache
-from advisor.models.run_config import ACCURACY, RunConfig, load_split
+from advisor.models.run_config import ACCURACY, LIKELIHOOD, RunConfig, load_split
 from advisor.options.finished_run import EvaluateOptions
 from advisor.options.shared import split_names
 from advisor.progress import Progress
@@ -113,9 +113,9 @@ def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunCo
     judges = judges_beside(run, options, evaluated)
     dev = evaluated
     # Without such weights a missing dev split must not end the command.
-    if options.weights == ACCURACY:
+    if options.weights in (ACCURACY, LIKELIHOOD):
         dev = load_split(options, "dev", options.seed, max_new_tokens=options.max_new_tokens)
-        _check_disjoint(evaluated, dev)
+        _check_disjoint(evaluated, dev, options.weights)
     return RunConfig(
         options=options.of_select(k=options.k, weights=options.weights, think=options.think, seed=options.seed),
         candidates=candidates,
@@ -131,7 +131,7 @@ def _methods(options: EvaluateOptions) -> tuple[str, ...]:
     return tuple(list_methods()) if options.methods == "all" else split_names(options.methods)
 
 
-def _check_disjoint(task: Task, dev: Task) -> None:
+def _check_disjoint(task: Task, dev: Task, weights: str) -> None:
     """Check that two splits share no question: models are not judged on the questions that they are weighed by."""
     # By prompt and not by id: two splits from one file often number their questions anew. Later turns of different
     # conversations may have the same words.
@@ -139,7 +139,7 @@ def _check_disjoint(task: Task, dev: Task) -> None:
     if shared := sum(example.prompt in prompts for example in task.examples if example.earlier is None):
         raise InputError(
             f"--split {task.split}: {shared} of its {len(task.examples)} questions are among the dev ones that "
-            f"--weights {ACCURACY} are from; give another split, or give numbers"
+            f"--weights {weights} are from; give another split, or give numbers"
         )
 
 

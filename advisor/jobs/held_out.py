@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from advisor.advice.compared_models import compare
 from advisor.advice.comparison import Compared, StrategyResult, expected_gain, fitting_voters
@@ -86,7 +86,7 @@ class ChosenSet:
     pool: ProfiledPool
     selection: Selection
     decoded: tuple[Decoded, ...] = ()
-    weights: tuple[float, ...] | Literal["perplexity"] | None = None
+    weights: tuple[float, ...] | None = None
     alone: Mapping[str, Profile] = field(default_factory=dict)
     voters: tuple[str, ...] = ()
     written: Mapping[Strategy, Replay] = field(default_factory=dict)

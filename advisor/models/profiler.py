@@ -6,25 +6,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from advisor.models.ask import Model
 from advisor.models.fingerprint import identify, model_of
 from advisor.models.fit import device_of
 from advisor.models.job import Job, next_turns, profile_in_turns, stored_texts
+from advisor.models.likelihood import ReadSet, SetReader, texts_of
 from advisor.models.loaded_models import ALONE, JobRunner, LoadedModels, LocalJobRunner
 from advisor.models.local_model import LocalModel
 from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import (
     ACCURACY,
     EQUAL,
-    PERPLEXITY,
+    LIKELIHOOD,
     RunConfig,
     read_numbers,
 )
 from advisor.models.server_model import ServerIdentity, ServerModel
 from advisor.progress import Progress
-from advisor.records import Profile
+from advisor.records import TOLERANCE, Profile, join
 from advisor.tasks.task import Task
 from ensemble.decode.settings import Settings
 from ensemble.errors import MemberError, UniteError
@@ -58,6 +59,7 @@ class Profiler:
         self._progress = progress
         self._engine = engine or LocalJobRunner(config.cache_dir)
         self._on_dev: dict[str, Profile] = {}
+        self._reader: SetReader | None = None
         self._candidates = {candidate.name: candidate for candidate in config.candidates}
         # What determines each candidate's responses.
         self.identities = {
@@ -164,23 +166,51 @@ class Profiler:
         spec = replace(self.decoding(names, method, options), members=tuple(map(self.model, names)))
         return self._engine.models.ensemble(spec)
 
-    def weights(self, names: Sequence[str]) -> tuple[float, ...] | Literal["perplexity"] | None:
+    def read_sets(self, sets: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], ReadSet]:
+        """What sets, the primary first, make of right texts; see :mod:`advisor.models.likelihood`."""
+        if self._reader is None:
+            here = [name for name, each in self._candidates.items() if not each.is_remote]
+            answered = self._profiled_on_dev([name for name in here if name not in self.failures])
+            self._reader = SetReader(
+                self._engine.models,
+                self._cache,
+                self._progress,
+                self._config.dev,
+                texts_of(self._config.dev, answered),
+                {name: self.model(name) for name in answered},
+                {name: self.identities[name].key() for name in answered},
+                self._config.options.k,
+            )
+        return self._reader.read(sets)
+
+    def _profiled_on_dev(self, names: Sequence[str]) -> dict[str, Profile]:
+        """The profiles on the dev questions, by name, without those that failed."""
+        if missing := [name for name in names if name not in self._on_dev and name not in self.failures]:
+            # Mostly stored already: the candidates were profiled on these questions.
+            self._on_dev |= self.alone(missing, self._config.dev)
+        return {name: self._on_dev[name] for name in names if name in self._on_dev}
+
+    def weights(self, names: Sequence[str]) -> tuple[float, ...] | None:
         """The weights of a set's members, as ``--weights`` says; None for equal ones."""
         kind = self._config.options.weights
         if kind == EQUAL or len(names) == 1:
             return None
-        if kind == PERPLEXITY:
-            return PERPLEXITY
+        if kind == LIKELIHOOD:
+            found = self.read_sets([tuple(names)]).get(tuple(names))
+            if found is None:
+                raise MemberError(
+                    f"--weights {LIKELIHOOD}: {join(names)} cannot all read right texts here: one of them is behind a "
+                    "server, or no response is right; give --weights accuracy, or numbers"
+                )
+            return found.weights if max(found.weights) - min(found.weights) > TOLERANCE else None
         if kind != ACCURACY:
             numbers = dict(zip(self._candidates, read_numbers(kind), strict=True))
             return tuple(numbers[name] for name in names)
-        if missing := [name for name in names if name not in self._on_dev]:
-            # Mostly stored already: the candidates were profiled on these questions.
-            self._on_dev |= self.alone(missing, self._config.dev)
+        answered = self._profiled_on_dev(names)
         for name in names:
-            if name not in self._on_dev:
+            if name not in answered:
                 raise MemberError(self.failures[name], of=name)
-        weights = tuple(self._on_dev[name].accuracy / 100 for name in names)
+        weights = tuple(answered[name].accuracy / 100 for name in names)
         if not any(weights):
             # Of this set alone: another one may have weights.
             raise MemberError(f"--weights {ACCURACY}: the weights of all members are 0; leave out --weights")

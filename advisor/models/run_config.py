@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from advisor.models.pool_file import entries_named, read_line, read_pool
 from advisor.options.new_run import ProfileOptions, SelectOptions
@@ -26,12 +25,12 @@ from ensemble.errors import InputError
 from ensemble.methods import list_methods, make_options, plugins
 from ensemble.models.spec import THINK, ModelSpec
 
-# The weights of a set's members: equal, their accuracies on dev (GaC: Yu et al., EMNLP 2024, section 4.3), or from each
-# prompt (PackLLM; see `ensemble.score`).
+# The weights of a set's members: equal, their accuracies on dev (GaC: Yu et al., EMNLP 2024, section 4.3), or those
+# with which the set writes right texts best (see `advisor.models.likelihood`).
 EQUAL = "equal"
 ACCURACY = "accuracy"
-PERPLEXITY: Literal["perplexity"] = "perplexity"
-_WEIGHTS = f"{EQUAL}, {ACCURACY}, {PERPLEXITY}, or numbers such as 2,1,1"
+LIKELIHOOD = "likelihood"
+_WEIGHTS = f"{EQUAL}, {ACCURACY}, {LIKELIHOOD}, or numbers such as 2,1,1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +191,7 @@ def check_decodes(method: str) -> None:
 
 def check_weights(weights: str, candidates: int) -> None:
     """Check the value of ``--weights`` for a pool or a set of so many candidates."""
-    if weights in (EQUAL, ACCURACY, PERPLEXITY):
+    if weights in (EQUAL, ACCURACY, LIKELIHOOD):
         return
     numbers = read_numbers(weights)
     if len(numbers) != candidates:

@@ -263,7 +263,7 @@ class WeightOptions(Options, panel="Decoding", are_rare=True):
     k: int = option(10, "Candidate tokens of each member in a step.", within=AT_LEAST_1, **VERIFIED)
     weights: str = option(
         "equal",
-        "The members' weights: equal, accuracy (on dev), perplexity (of each prompt), or "
+        "The members' weights: equal, accuracy (on dev), likelihood (of right dev texts), or "
         "a number for each model of the pool or the set: 2,1,1.",
         **VERIFIED,
     )

@@ -107,7 +107,7 @@ def chosen_by_run(
     names = [each.name for each in members]
     is_measured = measured is not None and measured.method == decodes and [m.model for m in measured.members] == names
     weights = measured.weights if measured is not None and is_measured else None
-    if isinstance(weights, tuple) and not (len(weights) == len(members) and sum(weights) > 0):
+    if weights is not None and not (len(weights) == len(members) and sum(weights) > 0):
         raise InputError(
             f"{run.place}: ensemble.weights should be {len(members)} numbers, one of them above 0; {RUN_AGAIN}"
         )

@@ -238,8 +238,8 @@ class EnsembleResult(GainFigures, Measured, OfMethod):
 
     k: Positive | None = None
     """candidates that each member brings to the union"""
-    weights: Weights | Literal["perplexity"] | None = None
-    """the members' weights, `perplexity`, or null for equal ones"""
+    weights: Weights | None = None
+    """the members' weights, or null for equal ones"""
     think: Think | None = None
     """`apart` if each member thought alone before they answered together"""
     n: Count = 0

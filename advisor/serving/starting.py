@@ -9,7 +9,6 @@ from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from advisor.models.run_config import PERPLEXITY
 from advisor.models.server_model import ServerHealth, ServerModel, identify_server
 from advisor.progress import Progress
 from advisor.run.plan import StrategyPlan, answer_reader, load_chosen
@@ -44,11 +43,6 @@ def check_joinable(chosen: EnsembleSpec) -> None:
         raise InputError(
             f"--method {chosen.method}: it does not decode token by token, so requests cannot share a batch or be "
             "streamed; use a token-level method, for example --method unite"
-        )
-    if chosen.weights == PERPLEXITY and len(chosen.members) > 1:
-        raise InputError(
-            "weights perplexity: each prompt has other weights, so requests cannot share a batch; make the run again "
-            "with --weights accuracy, or serve one of its other strategies with --strategy"
         )
 
 

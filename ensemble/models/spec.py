@@ -383,7 +383,7 @@ class EnsembleSpec:
         members: The models, the primary first.
         method: A token-level or span-level method.
         k: Candidates that each member brings to the union.
-        weights: One number for each member; ``perplexity`` for weights that each prompt decides; None for equal ones.
+        weights: One number for each member; None for equal ones.
         options: The method's own options.
         max_new_tokens: The default limit of a text; None for the program's default.
         stop: The default stop strings.
@@ -393,7 +393,7 @@ class EnsembleSpec:
     members: tuple[ModelSpec, ...]
     method: str = "unite"
     k: int = 10
-    weights: tuple[float, ...] | Literal["perplexity"] | None = None
+    weights: tuple[float, ...] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     max_new_tokens: int | None = None
     stop: tuple[str, ...] = ()
@@ -409,7 +409,7 @@ class EnsembleSpec:
         *,
         method: str | None = None,
         k: int | None = None,
-        weights: Sequence[float] | Literal["perplexity"] | None = None,
+        weights: Sequence[float] | None = None,
         options: Mapping[str, Any] | None = None,
         max_new_tokens: int | None = None,
         stop: Sequence[str] | None = None,
@@ -417,7 +417,7 @@ class EnsembleSpec:
         """The same models with another way to decode; None keeps the present value."""
         # Options belong to one method, except for one that all token-level methods have.
         kept = {name: self.options[name] for name in self.options if method in (None, self.method) or name == THINK}
-        given = weights if weights is None or isinstance(weights, str) else tuple(weights)
+        given = None if weights is None else tuple(weights)
         return replace(
             self,
             method=method or self.method,

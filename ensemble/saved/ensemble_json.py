@@ -51,16 +51,14 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LARGEST_WEIGHT = 1e300  # JSON has no infinity, but Python reads a number with many digits as one
 
 
-def _weights(value: Any) -> tuple[float, ...] | Literal["perplexity"] | None:
+def _weights(value: Any) -> tuple[float, ...] | None:
     if value is None:
         return None
-    if value == "perplexity":
-        return "perplexity"
     listed = value if isinstance(value, list | tuple) else ()
     numbers = [each for each in listed if isinstance(each, int | float) and not isinstance(each, bool)]
     # They are normalised by their sum.
     if not numbers or len(numbers) < len(listed) or any(not 0 <= each <= _LARGEST_WEIGHT for each in numbers):
-        raise wrong("null, perplexity, or a list of numbers of at least 0")
+        raise wrong("null, or a list of numbers of at least 0")
     if not math.fsum(numbers) > 0:
         raise wrong("a list with at least one number above 0")
     return tuple(map(float, numbers))
@@ -75,11 +73,9 @@ def _is_json(value: dict[str, Any]) -> bool:
 
 
 Weights = Annotated[
-    tuple[float, ...] | Literal["perplexity"] | None,
+    tuple[float, ...] | None,
     PlainValidator(_weights),
-    WithJsonSchema(
-        {"anyOf": [{"type": "array", "items": {"type": "number", "minimum": 0}}, {"enum": ["perplexity", None]}]}
-    ),
+    WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "number", "minimum": 0}}, {"type": "null"}]}),
 ]
 Object = Annotated[dict[str, Any], must(_is_json, "an object without NaN and infinity")]
 Text = Annotated[Exact, must(bool, "a text that is not empty")]
@@ -143,7 +139,7 @@ class SavedEnsemble(Schema, extra="forbid"):
     k: Positive = 10
     """candidates that each member brings to the union"""
     weights: Weights = None
-    """a number for each member, ``perplexity`` for weights of each prompt, or null for equal ones"""
+    """a number for each member, or null for equal ones"""
     options: Object = Field(default_factory=dict)
     """the method's options"""
     generation: SavedDefaults = SavedDefaults()

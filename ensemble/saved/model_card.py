@@ -91,8 +91,6 @@ def model_card(
 
 
 def _weights(spec: EnsembleSpec) -> str:
-    if isinstance(spec.weights, str):
-        return "of each prompt, from each member's perplexity of it"
     return ", ".join(f"{weight:.3g}" for weight in spec.weights or ())
 
 

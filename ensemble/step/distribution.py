@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,8 +19,8 @@ _TEMPERATURES = (1e-36, 1e36)
 """The temperatures that float32 can divide a log-probability by; beyond them the result no longer changes."""
 _MARGIN = 1e-5
 """Probability by which a certain winner is ahead: more than the rounding of a softmax in float32."""
-Weights = Sequence[float] | Literal["perplexity"] | None
-"""One number for each member, weights that are computed for each prompt, or equal ones."""
+Weights = Sequence[float] | None
+"""One number for each member, or equal ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +137,9 @@ def is_certain(highest: Tensor, exact: Tensor, weights: Tensor, can_win: Tensor)
 
 def normalised(weights: Weights, members: int) -> tuple[float, ...]:
     """A share for each member, 1 in all, equal without numbers; InputError for weights that give no shares."""
-    if isinstance(weights, str) and weights != "perplexity":
-        raise InputError(f"weights {weights!r}: give a list of numbers, or 'perplexity'")
-    if weights is None or isinstance(weights, str):
+    if isinstance(weights, str):
+        raise InputError(f"weights {weights!r}: give a list of numbers")
+    if weights is None:
         return (1 / members,) * members
     if len(weights) != members:
         raise InputError(f"{len(weights)} weights for {members} models; give one for each")

@@ -221,5 +221,5 @@ class Prefixes:
         return (self.rank[shorter] <= rank) & (rank < self._end[shorter])
 
 
-# Rules are made often: for each prompt, if its perplexity weighs the members.
+# Rules are made often, and the order of a large vocabulary takes long.
 prefixes_of = lru_cache(maxsize=8)(Prefixes)

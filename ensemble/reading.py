@@ -1,0 +1,276 @@
+"""Reading: what each member would write at the places of given texts, and what sets of members make of it.
+
+One pass over a prompt and a text tells what a member would write after each token, so a text is read once
+by each member, and then any set of them can be judged without decoding. Left out are places where ``C_i`` of the text
+so far does not begin ``C_i`` of the whole text, as in the check of a draft, and in a set those that are not places
+of all its members: there, a member would have to read the text again.
+
+A reading has the logits of a member's likeliest tokens and of all with which the text could go on, so the probability
+of what the text has next is exact. The union of a set may have other entries, which another member wants: there, the
+smallest of the likeliest ones' logits stands for the member's own, which is at most as large.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ensemble.errors import MemberError
+from ensemble.methods.unite import union
+from ensemble.models.member import Member
+from ensemble.runtime.logits import Logits, top_k
+from ensemble.score import MAX_LOGITS, ChoiceQuestion, batches, continuations, paths
+from ensemble.step.distribution import Distribution, candidate_logits
+from ensemble.vocabulary.joint import NONE, JointVocabulary, MemberTables, build
+from ensemble.vocabulary.retokenize import Continuation
+from ensemble.vocabulary.token_bytes import Vocabulary
+
+LIKELIEST = 64
+"""Tokens of each place whose logits are kept, besides those with which the text could go on."""
+_LONGEST = 32
+"""Bytes of the longest token with which a text could go on; longer ones are hardly ever written."""
+_PLACES = 1024
+"""Places to combine at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenText:
+    """A text after a prompt: its bytes, and whether it ends there, so that EOS follows."""
+
+    data: bytes
+    ends: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """What a member would write at its places of a text.
+
+    Attributes:
+        offsets: [places] bytes of the text before each place, ascending.
+        following: [places] the candidate with which the text goes on there, in the member's ids, or NONE.
+        ids: [places, tokens] the likeliest candidates, then those with which the text could go on; NONE to fill up.
+        logits: [places, tokens] their logits, above the largest one: 0 or less.
+    """
+
+    offsets: Tensor
+    following: Tensor
+    ids: Tensor
+    logits: Tensor
+
+    def packed(self) -> dict[str, str]:
+        """The same as texts, for JSON."""
+        types = {"offsets": np.int32, "following": np.int32, "ids": np.int32, "logits": np.float32}
+        return {
+            name: base64.b64encode(getattr(self, name).numpy().astype(kind).tobytes()).decode()
+            for name, kind in types.items()
+        }
+
+    @classmethod
+    def unpacked(cls, packed: Mapping[str, str]) -> Reading:
+        """What :meth:`packed` made; a ValueError if it cannot be."""
+
+        def values(name: str, kind: type[np.generic]) -> Tensor:
+            return torch.from_numpy(np.frombuffer(base64.b64decode(packed[name]), dtype=kind).copy())
+
+        offsets = values("offsets", np.int32).long()
+        shape = (len(offsets), -1) if len(offsets) else (0, LIKELIEST)
+        ids, logits = values("ids", np.int32).long(), values("logits", np.float32)
+        return cls(offsets, values("following", np.int32).long(), ids.view(shape), logits.view(shape))
+
+
+class _Places:
+    """The places of a text for a member: its ids up to each of them, and the candidates that may come next."""
+
+    def __init__(self, vocabulary: Vocabulary, text: GivenText) -> None:
+        self.states: list[tuple[int, ...]] = []
+        self.offsets: list[int] = []
+        self.following: list[int] = []
+        self.possible: list[list[int]] = []
+        known, ids, end = vocabulary.representatives, tuple(vocabulary.continue_ids(text.data)), vocabulary.eos_ids[:1]
+        reader, offset = Continuation(vocabulary), 0
+        for n, token in enumerate(ids):
+            data = vocabulary.token_bytes(token) or b""
+            if reader.ids == list(ids[:n]):
+                rest = text.data[offset : offset + _LONGEST]
+                beginnings = [known[rest[:size]] for size in range(1, len(rest) + 1) if rest[:size] in known]
+                self._add(ids[:n], offset, known.get(data, NONE), beginnings)
+            reader.extend(data)
+            offset += len(data)
+        # Where a vocabulary cannot write some bytes, its ids are those of another text.
+        if offset != len(text.data):
+            self.states, self.offsets, self.following, self.possible = [], [], [], []
+        elif text.ends and end:
+            self._add(ids, offset, end[0], list(end))
+
+    def _add(self, state: tuple[int, ...], offset: int, following: int, possible: list[int]) -> None:
+        self.states.append(state)
+        self.offsets.append(offset)
+        self.following.append(following)
+        self.possible.append(possible)
+
+
+def read(
+    member: Member, prompts: Sequence[list[int]], texts: Sequence[Sequence[GivenText]], batch_size: int
+) -> Iterator[tuple[int, list[Reading]]]:
+    """Read the texts after each prompt, so many rows at a time; yield a prompt's number and its texts' readings.
+
+    InputError for a member that is behind a server; MemberError for logits that are not numbers.
+    """
+    runner, vocabulary = member.local.runner(), member.vocabulary
+    tables = build([vocabulary]).members[0].to(member.device)
+    outlines = [[_Places(vocabulary, text) for text in each] for each in texts]
+    questions = [_question(prompt, each) for prompt, each in zip(prompts, outlines, strict=True)]
+    for batch in batches(questions, batch_size, max(1, MAX_LOGITS // vocabulary.size)):
+        # A text without places needs no pass.
+        with_places = [questions[n] for n in batch if questions[n].owners]
+        ids, values = torch.empty(0, LIKELIEST).long(), torch.empty(0, LIKELIEST)
+        if with_places:
+            with torch.inference_mode():
+                prompts_read = [each.prompts[0] for each in with_places]
+                logits = runner.score(prompts_read, *continuations(0, with_places))
+                possible = [own for n in batch for each in outlines[n] for own in each.possible]
+                ids, values = _kept(logits, possible, tables)
+        if bool(values.isnan().any()):
+            raise MemberError("its logits are not numbers (NaN)", of=member.name)
+        first = 0
+        for n in batch:
+            readings = []
+            for each in outlines[n]:
+                part = slice(first, first + len(each.offsets))
+                offsets, following = torch.tensor(each.offsets).long(), torch.tensor(each.following).long()
+                readings.append(Reading(offsets, following, ids[part], values[part].float()))
+                first = part.stop
+            yield n, readings
+
+
+def _question(prompt: list[int], outlines: Sequence[_Places]) -> ChoiceQuestion:
+    """A prompt and the places of its texts, as one member reads them."""
+    states = [state for each in outlines for state in each.states]
+    owners = [n for n, each in enumerate(outlines) for _ in each.states]
+    return ChoiceQuestion([prompt], [], owners, [], [], [states], [paths(states)])
+
+
+def _kept(logits: Tensor, possible: Sequence[Sequence[int]], tables: MemberTables) -> tuple[Tensor, Tensor]:
+    """The ids [places, tokens] to keep of some logits [places, V], and their logits, on the host."""
+    z = candidate_logits(logits, tables)
+    values, ids = top_k(z, LIKELIEST)
+    width = max(map(len, possible))
+    more = torch.tensor([[*own, *[NONE] * (width - len(own))] for own in possible], device=z.device)
+    more_values = z.gather(1, more.clamp(min=0)).masked_fill(more == NONE, -torch.inf)
+    all_values = torch.cat([values, more_values], dim=1) - values[:, :1]
+    return torch.cat([ids, more], dim=1).cpu(), all_values.cpu()
+
+
+class _ReadLogits:
+    """Readings of one member as logits of a step, for :func:`ensemble.methods.unite.union`."""
+
+    def __init__(self, ids: Tensor, logits: Tensor) -> None:
+        self._ids, self._logits = ids, logits.double()
+        self._least = self._logits[:, :LIKELIEST].amin(dim=1, keepdim=True)
+
+    def top(self, k: int) -> tuple[Tensor, Tensor]:
+        """The k largest logits, and their ids."""
+        return self._logits[:, :k], self._ids[:, :k]
+
+    def known(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits [places, n] of ids; all of them count as exact."""
+        same = ids[:, :, None] == self._ids[:, None, :]
+        values = self._logits.gather(1, same.int().argmax(dim=2)).where(same.any(dim=2), self._least)
+        return values, torch.ones_like(ids, dtype=torch.bool)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadSteps:
+    """The steps of a set at its places of texts.
+
+    Attributes:
+        texts: [N] the number of each place's text.
+        share: Of the primary's places, those that all members have.
+        members: [members, N, U] each member's probabilities on the union; 0 for what the primary cannot write.
+        goes_on: [N, U] the entries with which the primary writes what the text has next.
+    """
+
+    texts: Tensor
+    share: float
+    members: Tensor
+    goes_on: Tensor
+
+    def part(self, wanted: NDArray[np.bool_]) -> ReadSteps:
+        """Some of the steps [N]."""
+        rows = torch.from_numpy(wanted)
+        return replace(self, texts=self.texts[rows], members=self.members[:, rows], goes_on=self.goes_on[rows])
+
+    def right(self, weights: Sequence[float]) -> Tensor:
+        """[N] whether a greedy step with these weights writes what the text has next."""
+        mean = (self.members * torch.tensor(weights, dtype=torch.float64).view(-1, 1, 1)).sum(dim=0)
+        return self.goes_on.gather(1, mean.argmax(dim=1, keepdim=True))[:, 0]
+
+
+def steps_of(readings: Sequence[Sequence[Reading]], joint: JointVocabulary, k: int) -> ReadSteps:
+    """The steps of a set, its primary first, by each member's readings of the same texts."""
+    numbers, rows, count = [], [], 0
+    for n, each in enumerate(zip(*readings, strict=True)):
+        count += len(each[0].offsets)
+        shared = set.intersection(*(set(reading.offsets.tolist()) for reading in each))
+        # A token that is no candidate is never written.
+        written = each[0].following != NONE
+        for place, offset in enumerate(each[0].offsets.tolist()):
+            if offset in shared and written[place]:
+                numbers.append(n)
+                rows.append([int(torch.searchsorted(reading.offsets, offset)) for reading in each])
+    texts = torch.tensor(numbers).long()
+    parts = [
+        _steps(readings, rows[first : first + _PLACES], numbers[first : first + _PLACES], joint, k)
+        for first in range(0, len(rows), _PLACES)
+    ]
+    widest = max((members.shape[2] for members, _ in parts), default=1)
+    pad = torch.nn.functional.pad
+    padded = [[pad(each, (0, widest - each.shape[-1])) for each in part] for part in parts]
+    members = torch.cat([each for each, _ in padded], dim=1) if parts else torch.empty(len(readings), 0, 1).double()
+    goes_on = torch.cat([each for _, each in padded]) if parts else torch.empty(0, 1, dtype=torch.bool)
+    return ReadSteps(texts, len(rows) / max(count, 1), members, goes_on)
+
+
+def _steps(
+    readings: Sequence[Sequence[Reading]],
+    rows: Sequence[Sequence[int]],
+    numbers: Sequence[int],
+    joint: JointVocabulary,
+    k: int,
+) -> tuple[Tensor, Tensor]:
+    """The probabilities [members, places, U] at some rows of the readings, and which entries [places, U] go on."""
+    logits: list[Logits] = []
+    following = torch.empty(0)
+    for member, own in enumerate(readings):
+        ids, values, after = [], [], []
+        for n, group in groupby(zip(numbers, rows, strict=True), key=lambda item: item[0]):
+            index = torch.tensor([row[member] for _, row in group])
+            ids.append(own[n].ids[index])
+            values.append(own[n].logits[index])
+            after.append(own[n].following[index])
+        width = max(each.shape[1] for each in ids)
+        pad = torch.nn.functional.pad
+        all_ids = torch.cat([pad(each, (0, width - each.shape[1]), value=NONE) for each in ids])
+        all_values = torch.cat([pad(each, (0, width - each.shape[1]), value=-torch.inf) for each in values])
+        # Not of this process, as far as the union is concerned: it reads no other logits.
+        logits.append(cast(Logits, _ReadLogits(all_ids, all_values)))
+        following = torch.cat(after) if member == 0 else following
+    entries = joint.entries[0][following]
+    shares = torch.full((len(readings),), 1 / len(readings), dtype=torch.float64)
+    step: Distribution = union(logits, joint, k, shares, entries[:, None])
+    members = step.members.masked_fill(step.ids == NONE, 0)
+    # Other entries may begin with the same id, and the primary writes this one for them, too.
+    return members, step.present & (step.ids == following[:, None])
+
+
+def set_vocabulary(joint: JointVocabulary, numbers: Sequence[int]) -> JointVocabulary:
+    """The joint vocabulary of some of its members."""
+    return JointVocabulary(joint.size, tuple(joint.members[n] for n in numbers))
