@@ -34,10 +34,10 @@ COMMANDS = (
     "doctor",
     "select --pool servers.txt --task task.yaml --dry-run",
     "select --pool servers.txt --task task.yaml --out run",
-    "run run 5+6 --allow-server URL",
+    "run run 5+6",
     "check run --pool servers.txt --task fresh.yaml",
     "export run strategy",
-    "serve run --allow-server URL --port 0",
+    "serve run --port 0",
 )
 """What has to work."""
 NEEDS = {
@@ -132,7 +132,7 @@ if __name__ == "__main__":
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder, raw_server() as raw:
         os.chdir(folder)
-        os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
+        os.environ |= {"XDG_CACHE_HOME": f"{folder}/cache", "XDG_STATE_HOME": f"{folder}/state"}
         raw.answer = Adders()
         write_files(raw.url)
         called = (*COMMANDS, *NEEDS) if len(sys.argv) > 1 else COMMANDS

@@ -191,6 +191,7 @@ def prepare_process(patch: pytest.MonkeyPatch, folder: Path, cache: Path) -> Non
     patch.chdir(folder)
     patch.setenv("MPLCONFIGDIR", matplotlib.get_cachedir())  # it would look for fonts again in a new place
     patch.setenv("XDG_CACHE_HOME", str(cache))
+    patch.setenv("XDG_STATE_HOME", str(folder.with_name("state")))
     # To search all that pytest holds for freed models takes longer than to run these models.
     patch.setattr("advisor.models.local_model.gc", SimpleNamespace(collect=lambda: 0))
     # The parsers of all commands are the same each time.

@@ -43,10 +43,15 @@ def test_json_is_all_on_standard_output_and_quiet_leaves_standard_error_empty(fi
     assert json.loads(finished.out) == json.loads((finished.run / "result.json").read_text(encoding="utf-8"))
 
 
-def test_a_run_folder_holds_three_files_and_the_report_is_made_again_from_the_others(
+def test_a_run_folder_holds_its_task_and_three_files_and_the_report_is_made_again_from_the_others(
     place: Place, finished: SimpleNamespace
 ) -> None:
-    assert sorted(path.name for path in finished.run.iterdir()) == ["report.html", "result.json", "samples.jsonl"]
+    assert sorted(path.name for path in finished.run.iterdir()) == [
+        "report.html",
+        "result.json",
+        "samples.jsonl",
+        "task",
+    ]
     copy = place.folder / "copy"
     copy.mkdir()
     for name in ("result.json", "samples.jsonl"):
@@ -265,7 +270,7 @@ def test_the_conclusion_is_what_to_run_what_is_shown_its_cost_the_warnings_the_v
     ]
     assert lines[6].startswith("Report: ") and len(lines) == 8
     use = f"Use it: advisor run {tmp_path} QUESTION, or advisor serve {tmp_path}. Does it still hold? advisor check "
-    assert lines[7] == f"{use}{tmp_path}"
+    assert lines[7] == f"{use}{tmp_path} FILE"
 
     # More labels are named where they would raise it, and many warnings do not hide the verdict.
     result = printed(3)
@@ -284,7 +289,7 @@ def test_the_conclusion_is_what_to_run_what_is_shown_its_cost_the_warnings_the_v
     ]
 
 
-def test_the_commands_that_use_a_run_have_the_group_and_the_consent_that_they_need(
+def test_the_commands_that_use_a_run_have_the_group_that_they_need(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = printed(3)
@@ -292,12 +297,9 @@ def test_the_commands_that_use_a_run_have_the_group_and_the_consent_that_they_ne
     own = {"strategy": "group_router", "members": ["a", "b"], "routes": routes}
     result["advice"]["recommendation"] |= own
     result["strategies"][0] |= own
-    remote = {name: {"address": f"openai:http://host-{name}:8000/v1#m"} for name in "bc"}
-    result["provenance"] = {"models": {name: {"remote": remote.get(name)} for name in "abc"}}
     lines = concluded(result, tmp_path, capsys)
-    run, consent = f"advisor run {tmp_path} QUESTION --group law", "--allow-server http://host-b:8000"
-    use = f"Use it: {run} {consent}, or advisor serve {tmp_path} {consent}. Does it still hold? advisor check"
-    assert lines[-1] == f"{use} {tmp_path} {consent}"
+    use = f"Use it: advisor run {tmp_path} QUESTION --group law, or advisor serve {tmp_path}."
+    assert lines[-1] == f"{use} Does it still hold? advisor check {tmp_path} FILE"
 
 
 def test_strategies_are_printed_with_their_gain_and_calls(capsys: pytest.CaptureFixture[str]) -> None:

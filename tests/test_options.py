@@ -80,7 +80,6 @@ def refused(options: type[Options], **given: Any) -> str:
         (CompareOptions, {"fail_if_unsure": True}, "--fail-if-unsure has no effect without --fail-if-worse"),
         (CompareOptions, {"models": ()}, "nothing to compare"),
         (ExportOptions, {"public": True}, "--public has no effect without --push; add --push, or leave out --public"),
-        (ExportOptions, {"allow_server": ("u",)}, "--allow-server has no effect without --compose or --as"),
         (RunOptions, {"models": ("a",)}, "give a run folder or --models, not both"),
         (RunOptions, {"run": None, "prompt": None}, "the prompt is missing"),
         (ServeOptions, {"run": None}, "give a run folder, or --models for each model, the primary first"),

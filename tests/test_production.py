@@ -228,6 +228,35 @@ def test_a_server_that_a_run_folder_names_is_asked_only_with_consent(run: Place,
     assert raw.questions == [PROMPT]
 
 
+def test_consent_is_given_once_and_ends_where_an_address_changes(
+    run: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move_to_server(run, raw.url)
+    assert run.advisor("run", "run", QUESTION, "--allow-server", raw.url).status == 0
+    assert run.advisor("export", "run", "out").status == 0
+    shutil.move(run.folder / "run", run.folder / "elsewhere")
+    for folder in ("elsewhere", "out"):
+        ran = run.advisor("run", folder, QUESTION)
+        assert (ran.status, ran.out) == (0, " The answer is 17.\n")
+    text = (run.folder / "out" / "strategy.json").read_text(encoding="utf-8")
+    run.write("out/strategy.json", text.replace("127.0.0.1", "localhost"))
+    assert "add --allow-server http://localhost" in run.refused("run", "out", QUESTION)
+    # Another user, or another machine: the folder brings nothing with it.
+    shutil.copytree(run.folder.with_name("state"), run.folder / "state")
+    for state in (str(run.folder.with_name("other")), "state"):
+        monkeypatch.setenv("XDG_STATE_HOME", state)
+        assert "add --allow-server http://127.0.0.1" in run.refused("run", "elsewhere", QUESTION)
+
+
+def test_all_servers_that_need_consent_are_named_in_one_line(run: Place, raw: Raw) -> None:
+    first = move_to_server(run, raw.url)
+    second = move_to_server(run, "http://10.0.0.1:8000", 1, key_env="TEN_API_KEY")
+    line = run.refused("run", "run", QUESTION)
+    assert f"{first} is behind the server {raw.url.removesuffix('/v1')}" in line
+    assert f"{second} is behind the server http://10.0.0.1:8000, to which" in line
+    assert line.endswith("--allow-server http://10.0.0.1:8000 if you trust them")
+
+
 def test_a_vote_goes_on_without_a_server_that_fails(run: Place, raw: Raw) -> None:
     raw.answer = lambda *_: (404, {}, b"{}")
     name = move_to_server(run, raw.url)

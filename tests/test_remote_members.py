@@ -72,10 +72,6 @@ def select(place: Place, *pool: str, out: str = "run") -> list[dict[str, Any]]:
     return place.samples(out=out)
 
 
-def allowed(servers: dict[str, Running]) -> list[str]:
-    return [word for name in NAMES for word in ("--allow-server", servers[name].url)]
-
-
 def test_a_pool_of_servers_gives_the_texts_of_the_same_pool_here(
     place: Place, models: Path, servers: dict[str, Running]
 ) -> None:
@@ -94,36 +90,33 @@ def test_a_pool_of_servers_gives_the_texts_of_the_same_pool_here(
     assert pairs == result["pairs"]
 
 
-def test_a_run_with_servers_is_run_evaluated_checked_and_exported_with_consent(
+def test_a_run_with_servers_is_run_evaluated_checked_and_exported_without_another_option(
     place: Place, models: Path, servers: dict[str, Running]
 ) -> None:
     place.task(metric="exact_match")
     select(place, *lines(models, servers))
     chosen = place.json()["selected"]
-    prompt, consent = "What is 1 + 1?\nAnswer:", allowed(servers)
-    refused = place.advisor("run", "run", prompt, "--method", "unite")
-    assert (refused.status, "add --allow-server http://127.0.0.1:" in refused.err) == (2, True)
-    ran = place.advisor("run", "run", prompt, "--method", "unite", *consent)
+    prompt = "What is 1 + 1?\nAnswer:"
+    ran = place.advisor("run", "run", prompt, "--method", "unite")
     here = [word for name in chosen for word in ("--models", str(models / name))]
     expected = place.advisor("run", *here, prompt, "--max-new-tokens", "6", "--chat-template", "never")
     assert (ran.status, ran.out) == (0, expected.out)
     by_name = dict(zip(NAMES, lines(models, servers), strict=True))
     given = [word for name in chosen for word in ("--models", by_name[name])]
     assert place.advisor("run", *given, prompt, "--max-new-tokens", "6").out == expected.out
-    assert place.advisor("run", "run", prompt, "--strategy", "single", *consent).status == 0
+    assert place.advisor("run", "run", prompt, "--strategy", "single").status == 0
     evaluated = place.advisor(
-        *("evaluate", "run", "--task", "task.yaml", "--methods", "unite,deepen", "--json", "--quiet", *consent)
+        *("evaluate", "run", "--task", "task.yaml", "--methods", "unite,deepen", "--json", "--quiet")
     )
     assert evaluated.status == 0, evaluated.err
     found = {each["method"]: each for each in json.loads(evaluated.out)["methods"]}
     assert found["unite"]["accuracy"] is not None
     assert found["deepen"]["left_out"].startswith("it needs the logits of all tokens")
     assert place.advisor("export", "run", "exported", "--strategy", "unite").status == 0
-    assert "--allow-server" in place.advisor("run", "exported", prompt).line
-    assert place.advisor("run", "exported", prompt, *consent).out == expected.out
+    assert place.advisor("run", "exported", prompt).out == expected.out
     place.write("fresh.jsonl", "".join(f'{{"question": "What is {n} * 2?", "answer": "{n}"}}\n' for n in range(6)))
     place.task(metric="exact_match", data={"dev": "dev.jsonl", "held_out": "fresh.jsonl"})
-    checked = place.advisor("check", "run", "--task", "task.yaml", "--strategy", "unite", "--json", *consent)
+    checked = place.advisor("check", "run", "--task", "task.yaml", "--strategy", "unite", "--json")
     assert checked.status in (0, 3), checked.err
     assert json.loads(checked.out)["members"] == chosen
 

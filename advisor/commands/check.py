@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import typer
 
 from advisor.advice.doubts import run_doubts
@@ -38,7 +39,7 @@ from advisor.run.plan import (
     with_task_of,
 )
 from advisor.run.result import EnsembleResult, StrategyFigures
-from advisor.statistics import Interval, accuracy_interval, cluster_interval, scores
+from advisor.statistics import Floats, Interval, cluster_interval, graded_interval, is_binary, scores, wilson
 from advisor.strategies.replay import replay
 from advisor.strategies.strategy import Decoded, Single, Strategy
 from advisor.strategies.vote import can_vote
@@ -91,9 +92,16 @@ def check(options: CheckOptions) -> None:
     """Print whether the recommendation of a run still holds on fresh questions; status 3 if it does not."""
     progress = Progress(quiet=options.quiet)
     run = Run.open(options.run)
+    if (file := options.questions) is not None and run.result.provenance.logs and options.task is None:
+        options = replace(options, questions=None, logs=(str(file),))
     promise = _read_promise(run, options.strategy)
     # Before the models run, which can take long.
-    known = {_key(sample.id, sample.prompt) for sample in run.samples_for("the run's questions are in this file")}
+    known, scored = set[object](), list[tuple[float | None, str]]()
+    for n, sample in enumerate(run.samples_for("the run's questions are in this file")):
+        known.add(_key(sample.id, sample.prompt))
+        if (answer := sample.responses.get(promise.best_single_model)) is not None:
+            scored.append((answer.score, sample.cluster or f"\0{n}"))
+    promise = _by_all_questions(promise, scored)
     fresh = (_from_logs if options.logs else _from_models)(run, promise, known, options, progress)
     min_gain = promise.min_gain if options.min_gain is None else options.min_gain
     found = _result(promise, fresh, min_gain)
@@ -124,6 +132,27 @@ def _read_promise(run: Run, wanted: str | None) -> _Promise:
         f"{place}: the strategy {own.strategy} should have expected_gain, accuracy, their intervals and "
         "best_single_model; run `advisor select` again"
     )
+
+
+def _by_all_questions(promise: _Promise, scored: Sequence[tuple[float | None, str]]) -> _Promise:
+    """What a run says about the best single model, by its scores on all questions, and not on the held-out ones alone.
+
+    With each score comes the cluster of its question.
+    """
+    values = np.array([score for score, _ in scored], dtype=np.float64)
+    if not promise.is_baseline or not scored or np.isnan(values).any():
+        return promise
+    clusters = [cluster for _, cluster in scored]
+    is_clustered = len(set(clusters)) < len(clusters)
+    interval = _interval(values, clusters if is_clustered else None)
+    return promise._replace(accuracy=100 * float(values.mean()), accuracy_ci=interval)
+
+
+def _interval(values: Floats, clusters: Sequence[str] | None) -> Interval:
+    """The interval of a mean score, in points."""
+    if clusters is not None:
+        return cluster_interval(values, clusters, ALPHA, (0.0, 1.0))
+    return wilson(values, ALPHA) if is_binary(values) else graded_interval(values, ALPHA)
 
 
 def _key(number: str, prompt: str) -> object:
@@ -178,11 +207,12 @@ def _from_models(
         # Before anything is contacted.
         if decodes and entry.name in strategy.members and not entry.can_decode:
             raise InputError(why_not_decodable(entry.name))
-    check_servers(entries, options, str(options.run), is_trusted=options.pool is not None)
+    check_servers(entries, options, None if options.pool is not None else run.file)
     task = run.result.task
     # The option's seed draws fresh questions. The run's seed drew its shots, which are in all of its prompts.
     shots = task.shots if options.shots is None else options.shots
-    whole = load_split(replace(options, shots=shots, limit=None), options.split, task.seed or 0)
+    every = replace(options, shots=shots, limit=None)
+    whole = load_split(every, options.split, task.seed or 0, questions=options.questions)
     whole.check_allowed()
     if task.prompt is not None and (task.prompt, task.metric) != (whole.prompt_digest, whole.metric):
         progress.say(
@@ -201,8 +231,9 @@ def _from_models(
             of=whole.name,
         )
     judges = judges_beside(run, options, whole)
-    limit, place = options.limit or LIMIT, f"--split {options.split} of {whole.name}"
-    numbers, left_out = _draw_fresh(whole.examples, known, limit, seed, place, "another --split or --task")
+    place = str(options.questions or f"--split {options.split} of {whole.name}")
+    limit = options.limit or (LIMIT if options.questions is None else None)
+    numbers, left_out = _draw_fresh(whole.examples, known, limit, seed, place, "a file of them")
     # As in the run, whose responses had this limit and were decoded so.
     limit_of_tokens = options.max_new_tokens or limits_of_run(run)[0] or whole.max_new_tokens
     asked = replace(whole, examples=tuple(whole.examples[n] for n in numbers), max_new_tokens=limit_of_tokens)
@@ -233,7 +264,7 @@ def _from_models(
         answers = played.replay.profile
         if strategy.author is not None:
             answers = profiler.graded(answers, strategy.members, asked)
-    return _Fresh(options.split, asked.name, left_out, answers, alone[promise.best_single_model], clusters_of(asked))
+    return _Fresh(asked.split, asked.name, left_out, answers, alone[promise.best_single_model], clusters_of(asked))
 
 
 def _from_logs(
@@ -275,9 +306,7 @@ def _from_logs(
 
 def _result(promise: _Promise, fresh: _Fresh, min_gain: float) -> dict[str, Any]:
     profile, n = fresh.strategy, len(fresh.strategy.answers)
-    accuracy, accuracy_ci = profile.accuracy, accuracy_interval(profile, ALPHA)
-    if fresh.clusters is not None:
-        accuracy_ci = cluster_interval(scores(profile), fresh.clusters, ALPHA, (0.0, 1.0))
+    accuracy, accuracy_ci = profile.accuracy, _interval(scores(profile), fresh.clusters)
     gain: Gain | None = None
     if promise.is_baseline:
         found = judge_accuracy(accuracy, accuracy_ci, promise.accuracy, promise.accuracy_ci, n)

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from advisor.options.finished_run import ExportOptions
+from advisor.run.folder import Run
 from advisor.run.plan import check_servers
 from ensemble.common.extras import wheel, wheel_to_install
 from ensemble.errors import InputError
@@ -70,7 +71,7 @@ def compose(
             placed.append(replace(member, checkpoint=replace(address, url=f"http://{name}:8000/v1")))
         else:
             # Consent here is consent in the files: they allow the server in the command of the service.
-            check_servers([member], options, str(options.run), is_trusted=options.pool is not None)
+            check_servers([member], options, None if options.pool is not None else Run(options.run).file)
             _check_reachable(member.name, address)
             placed.append(member)
     services = dict(vllm.values())

@@ -31,7 +31,7 @@ from advisor.progress import Progress
 from advisor.records import Cost, Profile
 from advisor.run.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
 from advisor.run.figures import SCHEMA_VERSION, JudgeSection
-from advisor.run.folder import Run, write_json
+from advisor.run.folder import Run, locked, write_json
 from advisor.run.plan import candidates_of_run, check_servers, entries_as, judges_beside, with_task_of
 from advisor.run.result import Provenance
 from advisor.statistics import accuracy_interval, holm
@@ -62,7 +62,7 @@ def evaluate(options: EvaluateOptions) -> None:
     # Checked before the cache is opened, so that a wrong option writes nothing.
     for method, values in method_options.items():
         make_options(method, values)
-    with open_session(config, progress, {options.split: len(methods)}) as (cache, _):
+    with open_session(config, progress, {options.split: len(methods)}) as (cache, _), locked(options.run):
         evaluator = Evaluator(config, methods, method_options, cache, progress)
         profiles, results = evaluator.run()
         for profile in profiles:
@@ -101,13 +101,13 @@ def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunCo
     for option, names in (("--methods", methods), ("--members", members)):
         if repeated := next((name for name, count in Counter(names).items() if count > 1), None):
             raise InputError(f"{option}: {repeated} appears twice; name each once")
-    candidates = entries_as(candidates_of_run(run, members, trusted=options.trust_remote_code), options)
+    candidates = entries_as(candidates_of_run(run, members, options.pool, options.trust_remote_code), options)
     if len(candidates) < 2:
         raise InputError(
             f"{run.folder}: the set has one model, {candidates[0].name}, and methods join at least two; name some of "
             "its candidates with --members"
         )
-    check_servers(candidates, options, str(options.run))
+    check_servers(candidates, options, None if options.pool is not None else run.file)
     evaluated = load_split(options, options.split, options.seed, max_new_tokens=options.max_new_tokens)
     evaluated.check_allowed()
     judges = judges_beside(run, options, evaluated)

@@ -14,6 +14,7 @@ from advisor.commands.compose import check_unchanged_files, compose
 from advisor.options.finished_run import ExportOptions
 from advisor.progress import Progress
 from advisor.run.folder import Run
+from advisor.run.permissions import keep_servers, kept_servers
 from advisor.run.plan import StrategyPlan, check_servers, plan_json, plan_of_run
 from advisor.run.result import ModelSource, Result
 from advisor.strategies.group_router import GroupRouter
@@ -28,7 +29,7 @@ from ensemble.models.spec import EnsembleSpec, ModelSpec
 from ensemble.saved import folder as savedfolder
 from ensemble.saved.ensemble_json import to_json
 from ensemble.saved.model_card import MARKER, escaped, model_card, prompt_section
-from ensemble.servers.address import ServerAddress
+from ensemble.servers.address import ServerAddress, is_allowed
 from ensemble.servers.client import key_variable
 from reports.formats import evidence
 from reports.tables import as_markdown, strategies
@@ -75,6 +76,10 @@ def export_run(options: ExportOptions) -> str:
     else:
         content = {savedfolder.CARD: _card(chosen, result), file: plan_json(chosen, folder)}
     savedfolder.write_files(folder, {**content, **services})
+    # What the user allows the run, or names in a pool file, holds for the export as well.
+    allowed = (*options.allow_server, *kept_servers(run.file))
+    urls = [member.checkpoint.url for member in chosen.members if member.checkpoint.is_remote]
+    keep_servers(folder / file, [url for url in urls if options.pool is not None or is_allowed(url, allowed)])
     return str(folder) if push is None else push_files(folder, tuple(content), push, private=not options.public)
 
 
@@ -82,9 +87,8 @@ def _hand_over(options: ExportOptions, chosen: EnsembleSpec | StrategyPlan) -> s
     """Write the configuration of LiteLLM's proxy for a strategy, and say what it does not run; the file."""
     remote = [member for member in chosen.members if member.is_remote]
     # Consent here is consent in the file: with it, the program sends prompts and keys to these servers.
-    check_servers(remote, options, str(options.run), is_trusted=options.pool is not None)
+    check_servers(remote, options, None if options.pool is not None else Run(options.run).file)
     given = [("--strategy", options.strategy), ("--pool", options.pool)]
-    given += [("--allow-server", url) for url in options.allow_server]
     given += [("--trust-remote-code", name) for name in options.trust_remote_code]
     words = [word for option, value in given if value is not None for word in (option, value)]
     serve = shlex.join(["advisor", "serve", str(options.run), *words])

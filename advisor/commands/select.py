@@ -65,7 +65,8 @@ from advisor.options.shared import split_names
 from advisor.progress import Progress
 from advisor.records import Limits, signed
 from advisor.run.figures import SCHEMA_VERSION, JudgeSection, Sample
-from advisor.run.folder import Run, check_out, check_settings, folder_name, keep_first_date, write_run
+from advisor.run.folder import Run, check_out, check_settings, folder_name, keep_first_date, locked, write_run
+from advisor.run.permissions import keep_servers
 from advisor.run.result import (
     AdviceSection,
     CandidateFigures,
@@ -123,12 +124,28 @@ def select_run(options: SelectOptions, command: str, progress: Progress) -> tupl
         config = with_devices(RunConfig.from_options(options, command), progress)
         # Before the hours of work, not after them.
         folder, settings = run_folder(options, config)
-        with open_session(config, progress) as (cache, engine):
+        with open_session(config, progress) as (cache, engine), locked(folder):
             result, samples = run(config, cache, progress, engine, looks_or_note(folder, progress))
+            return folder, _written(folder, result, samples, settings, config)
+    with locked(folder):
+        return folder, _written(folder, result, samples, settings)
+
+
+def _written(
+    folder: Path,
+    result: Result,
+    samples: Iterator[Sample],
+    settings: dict[str, Any],
+    config: RunConfig | None = None,
+) -> Result:
+    """Write a run folder, and keep that the user's own pool names the servers of its models; the result as written."""
     origin = result.provenance.model_copy(update={"settings": settings})
     result = keep_first_date(folder, result.model_copy(update={"provenance": origin}))
-    write_run(folder, result, samples)
-    return folder, result
+    write_run(folder, result, samples, {} if config is None else config.dev.files)
+    if config is not None:
+        models = (*config.candidates, *config.judges)
+        keep_servers(Run(folder).file, [each.checkpoint.url for each in models if each.checkpoint.is_remote])
+    return result
 
 
 def run_folder(options: SelectOptions, config: RunConfig) -> tuple[Path, dict[str, Any]]:

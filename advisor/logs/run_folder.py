@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from advisor.logs.sources import LogFile, LogOptions, LogRecord, LogSource
 from advisor.logs.values import LONGEST_NAME
 from advisor.run.figures import Sample
-from advisor.run.folder import Run
+from advisor.run.folder import TASK, Run
 from advisor.run.result import Result
 from advisor.tasks.tables.rows import LeftOut
 from advisor.tasks.tables.streams import LARGEST_ITEM, Notes, json_lines
@@ -25,19 +25,20 @@ _WAY_OUT = "restore the file, or remove it"
 
 
 def recognise(files: Sequence[LogFile], _notes: Notes) -> list[LogSource]:
-    """Files whose first line has the fields of a line of ``samples.jsonl``, each with the result beside it."""
+    """Files whose first line has the fields of a line of ``samples.jsonl``, with the result and the task beside it."""
     found = []
     for file in files:
         if b'"responses"' in file.head and {"id", "prompt", "split"} <= file.first_object.keys():
-            result = file.path.with_name("result.json")
-            found.append(LogSource("run_folder", file.path, (result,) if result.is_file() else ()))
+            result, task = file.path.with_name("result.json"), file.path.with_name(TASK)
+            questions = [other.path for other in files if other.path.is_relative_to(task)]
+            found.append(LogSource("run_folder", file.path, (result, *questions) if result.is_file() else ()))
     return found
 
 
 def read(source: LogSource, options: LogOptions, notes: Notes) -> Iterator[LogRecord | LeftOut]:
     """One record for each question and model; see :class:`advisor.logs.sources.LogFormat`."""
     result = None
-    for path in source.companions:
+    for path in source.companions[:1]:
         # Before it is read: a stranger's file may have any size.
         if path.stat().st_size > LARGEST_ITEM:
             raise InputError(f"{path}: it is larger than {LARGEST_ITEM >> 20} MB; {_WAY_OUT}")

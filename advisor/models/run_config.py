@@ -121,6 +121,7 @@ def load_split(
     *,
     needs_reference: bool = True,
     max_new_tokens: int | None = None,
+    questions: Path | None = None,
 ) -> Task:
     """Load one split of the task that the options name, drawn with a seed; see :func:`advisor.tasks.load_task`.
 
@@ -137,6 +138,7 @@ def load_split(
         # A property of the machine, and not of a run.
         allow_weak_sandbox=os.environ.get("ADVISOR_WEAK_SANDBOX") == "1",
         needs_reference=needs_reference,
+        questions=questions,
     )
     return replace(task, max_new_tokens=max_new_tokens or task.max_new_tokens)
 

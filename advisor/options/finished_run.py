@@ -64,6 +64,12 @@ class CheckOptions(
 ):
     """Ask the recommended strategy and the best single model fresh questions; status 3 if the advice fails on them."""
 
+    questions: Path | None = argument(
+        "Fresh questions, all of which are asked: a file like the data of the run's task, or a log.",
+        "FILE",
+        None,
+        unless=("logs", "split"),
+    )
     min_gain: float | None = option(
         None,
         "The least gain that pays. Default: as in the run, or 0.",
@@ -76,7 +82,7 @@ class CheckOptions(
         TaskOptions,
         "limit",
         help="The number of fresh questions.",
-        shown_default="100; all of a log",
+        shown_default="100; all of FILE or a log",
         sources=("models", "logs"),
     )
     seed: int = changed(SeedOptions, "seed", help="Another seed draws other fresh questions.")
@@ -105,6 +111,7 @@ class EvaluateOptions(
     """Score methods of ensembling, and every member alone, on the same questions; write RUN/evaluation.json."""
 
     methods: str = option("unite,voting", "Names with commas between them, or all; see advisor methods.")
+    pool: str | None = changed(StrategyOptions, "pool")
     members: str = option(
         "", "Candidates of the run with commas between them, the primary first. Default: the chosen set."
     )
@@ -170,12 +177,6 @@ class ExportOptions(ServerOptions, StrategyOptions, RunArgument):
         one_of=("litellm",),
         unless=("push", "compose"),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # An export contacts no server; these files make another program do so.
-        if self.allow_server and not self.compose and self.target is None:
-            raise InputError("--allow-server has no effect without --compose or --as; add one of them, or leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,11 +288,6 @@ class ChosenOptions(
             raise InputError("give a run folder or --models, not both")
         if not self.models and self.run is None:
             raise InputError("give a run folder, or --models for each model, the primary first")
-
-    @property
-    def names_places(self) -> bool:
-        """Whether the user's own words say where the models are, and not a folder that may come from other people."""
-        return bool(self.models) or self.pool is not None
 
 
 @dataclass(frozen=True, kw_only=True)

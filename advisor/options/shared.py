@@ -118,7 +118,7 @@ class ServerOptions(TrustOptions, panel="Permissions"):
     """Which servers of a run may be contacted."""
 
     allow_server: tuple[str, ...] = option(
-        (), "A server of the run's candidates that may be contacted.", metavar="URL", **MODELS, **MEANS
+        (), "A server of the run that may be contacted; kept for this run.", metavar="URL", **MODELS, **MEANS
     )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ensemble.common.files import exists, write_text
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 
 WAY_OUT = "run `advisor select` again, or restore the file"
+TASK = "task"
+"""The folder with the user's task file and its data, in a run folder."""
 LARGEST_SAMPLES = 2**29
 """Bytes of ``samples.jsonl`` that commands read besides the report, which shows what it has room for."""
 
@@ -46,16 +51,21 @@ class Run:
         return cls(folder, way_out)
 
     @property
+    def file(self) -> Path:
+        """``result.json``, which names the models and their servers."""
+        return self.folder / "result.json"
+
+    @property
     def place(self) -> str:
         """The file of the result, for messages."""
-        return str(self.folder / "result.json")
+        return str(self.file)
 
     @cached_property
     def result(self) -> Result:
         """``result.json``; an InputError if it is broken."""
         from advisor.run.result import Result
 
-        return validated(Result, read_json(self.folder / "result.json", self._way_out), self.place, self._way_out)
+        return validated(Result, read_json(self.file, self._way_out), self.place, self._way_out)
 
     def samples(self) -> Iterator[Sample]:
         """The lines of ``samples.jsonl``, one after the other; an InputError if it is missing or broken."""
@@ -157,9 +167,12 @@ def keep_first_date(out: Path, result: Result) -> Result:
     return on(datetime.now(timezone.utc).isoformat(timespec="seconds"))
 
 
-def write_run(out: Path, result: Result, samples: Iterable[Sample]) -> None:
+def write_run(
+    out: Path, result: Result, samples: Iterable[Sample], files: Mapping[str, Path] = MappingProxyType({})
+) -> None:
     """Write ``samples.jsonl`` and ``result.json``; a folder with a ``result.json`` is complete.
 
+    The files of the task are copied to their paths in the folder :data:`TASK`, for later commands and other machines.
     The files of an earlier run in this folder stay until the new ones are written. A process that is killed at any
     moment leaves the old files, the new ones, or no ``result.json``.
     """
@@ -172,14 +185,56 @@ def write_run(out: Path, result: Result, samples: Iterable[Sample]) -> None:
             with (fresh / "samples.jsonl").open("w", encoding="utf-8", newline="\n") as file:
                 file.writelines(f"{json.dumps(written(sample), allow_nan=False)}\n" for sample in samples)
             (fresh / "result.json").write_text(_json(written(result)), encoding="utf-8", newline="\n")
+            for name, path in files.items():
+                place = fresh / TASK / name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, place)
             # The old result goes first and the new one comes last: at no moment is a result beside another run's
             # samples. The old report would show another run's figures.
             for name in ("result.json", "report.html"):
                 (out / name).unlink(missing_ok=True)
-            for name in ("samples.jsonl", "result.json"):
+            shutil.rmtree(out / TASK, ignore_errors=True)
+            for name in (*([TASK] if files else []), "samples.jsonl", "result.json"):
                 (fresh / name).replace(out / name)
     except OSError as error:
         raise _unwritable(out, error) from error
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Keep a run folder from other processes that would write into it meanwhile; UniteError if one does already.
+
+    The system ends the lock of a process that is killed. On Windows, and where the file system has none, nothing is
+    locked.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    made, note = [each for each in (out, *out.parents) if not each.exists()], out / ".running"
+    out.mkdir(parents=True, exist_ok=True)
+    folder = os.open(out, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(folder)
+        other = note.read_text(encoding="utf-8")[:20] if note.is_file() else "another"
+        raise UniteError(
+            f"{out}: the process {other} writes into this folder now; wait until it ends, or give another --out"
+        ) from None
+    except OSError:  # the file system has no locks
+        pass
+    try:
+        note.write_text(str(os.getpid()), encoding="utf-8")
+        yield
+    finally:
+        note.unlink(missing_ok=True)
+        os.close(folder)
+        # A run that failed leaves no empty folders.
+        with suppress(OSError):
+            for each in made:
+                each.rmdir()
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

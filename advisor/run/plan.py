@@ -19,14 +19,17 @@ from advisor.models.run_config import check_decodes, read_judges
 from advisor.options.finished_run import CheckOptions, ChosenOptions, EvaluateOptions, RerunOptions
 from advisor.options.shared import LoadingOptions, ServerOptions, StrategyOptions
 from advisor.progress import Progress
+from advisor.records import join
 from advisor.run.figures import StrategyKey
-from advisor.run.folder import Run
+from advisor.run.folder import TASK, Run
+from advisor.run.permissions import keep_servers, kept_servers
 from advisor.run.result import ModelSource, StrategyFigures
 from advisor.strategies import kinds, label
 from advisor.strategies.schema import SCHEMA_VERSION, file_json, file_shape_of, strategy_of
 from advisor.strategies.strategy import Decoded, Single, Strategy
 from advisor.strategies.vote import VOTE_METRICS, VoteReader
 from advisor.tasks import Task
+from advisor.tasks.load import task_file_of
 from advisor.tasks.task import LM_EVAL
 from ensemble.common.files import default_cache_dir, exists
 from ensemble.common.garbage import keep_present
@@ -39,7 +42,7 @@ from ensemble.models.prompts import ServedTask
 from ensemble.models.spec import THINK, Checkpoint, EnsembleSpec, ModelSpec, resolve_device
 from ensemble.saved import folder as savedfolder
 from ensemble.saved.ensemble_json import member_of, member_to_json
-from ensemble.servers.address import PREFIX, read_address, why_not_decodable
+from ensemble.servers.address import PREFIX, is_allowed, read_address, why_not_decodable, without_consent
 
 if TYPE_CHECKING:
     from ensemble.api import Ensemble
@@ -143,18 +146,29 @@ def judges_beside(run: Run, options: RerunOptions, task: Task) -> tuple[ModelSpe
     """The judges that the options name: candidates of a run, or other models by lines as in a pool file."""
     named = [name for name in run.result.provenance.models if name in options.judge]
     of_run = entries_as(candidates_of_run(run, named, trusted=options.trust_remote_code), options) if named else ()
-    check_servers(of_run, options, str(options.run))
+    check_servers(of_run, options, run.file)
     return read_judges(options, of_run, task)
 
 
-def check_servers(
-    models: Sequence[ModelSpec], options: ServerOptions, source: str, *, is_trusted: bool = False
-) -> None:
-    """Check that the user allows the servers that a folder names, and the variables of their keys."""
+def check_servers(models: Sequence[ModelSpec], options: ServerOptions, file: Path | None) -> None:
+    """Check that the user allows the servers of models that a file names, and the variables of their keys.
+
+    What is allowed now is kept. The file is None if the user's own words say where the models are.
+    """
+    servers = {f"{each.place or file or '--models'}: {each.name}": each.checkpoint for each in models}
+    remote = {place: address for place, address in servers.items() if address.is_remote}
     # A folder may come from other people: it must not decide where prompts and keys are sent.
-    allowed = None if is_trusted else options.allow_server
-    for model in models:
-        model.check_consent(None, allowed, f"{model.place or source}: {model.name}")
+    allowed = None if file is None else (*options.allow_server, *kept_servers(file))
+    refused = dict[str, str]()
+    for place, address in remote.items():
+        if allowed is not None and not is_allowed(address.url, allowed):
+            refused.setdefault(address.origin, place)
+    if refused:
+        raise without_consent({place: remote[place] for place in refused.values()})
+    for place, address in remote.items():
+        address.check_consent(None, place)
+    if file is not None:
+        keep_servers(file, [address.url for address in remote.values()])
 
 
 def chosen_by_folder(folder: Path) -> EnsembleSpec:
@@ -190,7 +204,12 @@ def candidates_of_run(
             f"{place}: it does not say where its model {missing} is, because the run used --logs or --scores; add "
             "--pool FILE, a pool file in which the models have the names of the run"
         )
-    return tuple(_with_trust(_entry(name, sources[name], place), trusted) for name in names)
+    models = [_entry(name, sources[name], place) for name in names]
+    # Where the run was made on another machine.
+    tokenizers = [(each.name, each.tokenizer) for each in models if each.can_decode]
+    if gone := [f"{name} ({at.path_or_id})" for name, at in tokenizers if at.is_local and not exists(at.path_or_id)]:
+        raise InputError(f"{place}: not on this machine: {join(gone)}; add --pool FILE, a pool file that says where")
+    return tuple(_with_trust(model, trusted) for model in models)
 
 
 def _with_trust(model: ModelSpec, trusted: Collection[str]) -> ModelSpec:
@@ -251,7 +270,7 @@ def with_task_of(run: Run, options: Rerun) -> Rerun:
     """The options with the task of the run where they name none; InputError if the run may not decide what is read."""
     if options.task is not None:
         return options
-    settings = run.result.provenance.settings or {}
+    settings, kept = run.result.provenance.settings or {}, run.folder / TASK
     task, data = settings.get("task"), settings.get("data")
     if not isinstance(task, str):
         raise InputError(f"--task is missing, and {run.place} does not say which task it had; give --task")
@@ -259,7 +278,15 @@ def with_task_of(run: Run, options: Rerun) -> Rerun:
     if task.startswith(LM_EVAL):
         raise InputError(f"--task is missing; give --task {task} to load the task of the run, which may run code")
     if data is not None and options.data is None:
-        raise InputError(f"--data is missing: the run read {task} from {data}; give this folder, or one with new data")
+        if not kept.is_dir() or kept.is_symlink():
+            raise InputError(f"--data is missing: the run read {task} from {data}; give that folder, or one like it")
+        options = replace(options, data=kept)
+    if (file := task_file_of(task)) is not None:
+        # The copy in the run folder, and no file elsewhere, which a stranger's folder may name, also by a link.
+        own = kept / Path(file).name
+        if not (own.is_file() and own.resolve().is_relative_to(run.folder.resolve())):
+            raise InputError(f"--task is missing: {run.folder} has no copy of {own.name}; give --task FILE")
+        task = f"{own}{task.removeprefix(file)}"
     return replace(options, task=task)
 
 
@@ -276,22 +303,25 @@ def plan_by_options(options: ChosenOptions, say: Callable[[str], None]) -> Ensem
     # A folder with both files is a run folder, which has all strategies.
     is_run = run is not None and exists(run / "result.json")
     chosen: EnsembleSpec | StrategyPlan
+    file = None
     if run is not None and not is_run and exists(run / savedfolder.STRATEGY_FILE):
         _refuse(options, ("strategy", "pool", "method", "k"), f"{run} is a strategy that `advisor export` wrote")
-        chosen = read_plan(run, trusted=trusted, check_files=check_files)
+        chosen, file = read_plan(run, trusted=trusted, check_files=check_files), run / savedfolder.STRATEGY_FILE
     elif run is None or (savedfolder.is_saved(run) and not is_run):
         _refuse(options, ("strategy", "pool", "group"), "--models and a saved ensemble have no strategies")
         if run is None:
             chosen = chosen_by_hand(options.models, trusted)
         else:
-            servers = options.allow_server
-            chosen = savedfolder.read(run, trust_remote_code=trusted, check_files=check_files, allow_servers=servers)
+            # Its servers are checked below.
+            chosen = savedfolder.read(run, trust_remote_code=trusted, check_files=check_files, allow_servers=None)
+            file = run / savedfolder.FILE
     else:
-        chosen = plan_of_run(Run.open(run), options, say, options.method, options.k)
+        opened = Run.open(run)
+        chosen, file = plan_of_run(opened, options, say, options.method, options.k), opened.file
+    check_servers(chosen.members, options, None if options.pool is not None else file)
     if isinstance(chosen, StrategyPlan):
         return _with_options(chosen, options, say)
     _refuse(options, ("group",), "only a router by groups reads it")
-    check_servers(chosen.members, options, options.run or "--models", is_trusted=options.names_places)
     # An empty list is an option that is not given.
     spec = chosen.with_decoding(
         method=options.method,
@@ -353,7 +383,6 @@ def plan_of_run(
 
 def _with_options(plan: StrategyPlan, options: ChosenOptions, say: Callable[[str], None]) -> StrategyPlan:
     """The plan with the changes of the options, after its members are checked."""
-    check_servers(plan.members, options, options.run or "--models", is_trusted=options.names_places)
     local = [member for member in plan.members if not member.is_remote]
     models = {model.name: model for model in loaded_as(local, options)}
     groups = plan.strategy.groups

@@ -13,7 +13,6 @@ from advisor.statistics import z_value
 from advisor.strategies import ADVICE
 from advisor.strategies.router import Router
 from ensemble.common import text
-from ensemble.servers.address import read_address
 
 _PROBABILITIES = (0.9, 0.95, 0.97, 0.99)
 """Which of them more labels would reach is said: the first one that is larger."""
@@ -93,23 +92,20 @@ def _best_of(result: Result, best: str) -> str:
 
 
 def commands(result: Result, folder: str, question: str, pool: str) -> tuple[str, ...]:
-    """The commands that run, serve and check the recommended strategy, with the permissions that they need; else empty.
+    """The commands that run, serve and check the recommended strategy; else empty.
 
     Runs on logs need a pool file, because logs have the names of models and not their places.
     """
     own = result.advice.recommendation
     if own is None:
         return ()
-    sources = [result.provenance.models.get(name) for name in own.members]
-    servers = [read_address(each.remote.address, "the pool").origin for each in sources if each and each.remote]
-    needed = "".join(f" --allow-server {shlex.quote(server)}" for server in dict.fromkeys(servers))
-    models, check = (needed, needed) if result.can_decode else (f" --pool {pool}", " --logs FILE")
+    models = "" if result.can_decode else f" --pool {pool}"
     # One of the groups, so that the command works as it stands.
     group = f" --group {shlex.quote(own.key.groups[0])}" if own.key.groups else ""
     return (
         f"advisor run {folder} {question}{group}{models}",
         f"advisor serve {folder}{models}",
-        f"advisor check {folder}{check}",
+        f"advisor check {folder} FILE",
     )
 
 

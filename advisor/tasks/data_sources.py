@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from advisor.tasks.schema import FileData, Files, HubData
 
 
+GIVEN = "fresh"
+"""The split that is a file which the user names."""
+
+
 class DataSource:
     """The splits of a task's data, whose files are relative to a folder each. Subclasses read one split."""
 
@@ -41,6 +45,8 @@ class DataSource:
         """Sentences on what of the data is not read."""
         self.origin: str | None = None
         """The data set of the hub that was read, with its commit."""
+        self.given: Path | None = None
+        """The file of the split :data:`GIVEN`; no task file can name it."""
 
     def split_of(self, role: str) -> str:
         """Name of the split that serves as ``dev``, ``held_out`` or ``shots`` (else dev's); others are splits."""
@@ -62,8 +68,18 @@ class DataSource:
 
     def records(self, split: str) -> list[Record]:
         """All records of a split that meet its condition, in the order of the data."""
+        if split == GIVEN and self.given is not None:
+            return read_records(self.given, "", self.notes)
         records, condition = self._read(split), self._where.get(split)
         return records if condition is None else [record for record in records if _holds(condition, record)]
+
+    def files(self) -> dict[str, Path]:
+        """The local files of all splits that are there, by their paths in the task file."""
+        found = {}
+        for folder, files in self._splits.values():
+            for path in filter(exists, _files_within(_paths(folder, files))):
+                found[path.relative_to(folder).as_posix()] = path
+        return found
 
     def _read(self, split: str) -> list[Record]:
         raise NotImplementedError

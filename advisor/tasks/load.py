@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from advisor.tasks.data_files import TABLES, Record, data_suffix
-from advisor.tasks.data_sources import open_source
+from advisor.tasks.data_sources import GIVEN, open_source
 from advisor.tasks.metrics import RULES, get_metric, plugins, runs_code
 from advisor.tasks.questions import QuestionBank, draw_shots, outside_clusters, sample, seeded, without
 from advisor.tasks.task import LM_EVAL, Task, fingerprint, sha256
@@ -35,6 +35,7 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
     allow_code_execution: bool = False,
     allow_weak_sandbox: bool = False,
     needs_reference: bool = True,
+    questions: str | Path | None = None,
 ) -> Task:
     """Load one split of a task.
 
@@ -55,6 +56,7 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
             this process, with this process's environment variables in reach.
         needs_reference: Whether the task must say what is right. Otherwise a task file may lack ``reference``, and no
             score means anything before labels give it.
+        questions: A file like those of the task's data, all of whose questions are taken, in place of a split.
 
     Raises:
         InputError: The task, its data or an argument cannot be used.
@@ -72,19 +74,21 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
     path, variant = find_task(name_or_path)
     definition = read_definition(path, variant, needs_reference=needs_reference)
     source = open_source(definition.settings.data, path, folder)
+    if questions is not None:
+        source.given, split = Path(questions), GIVEN
     count = definition.settings.shots if shots is None else shots
     bank = QuestionBank(definition, source)
     # Before the questions: a demonstration must be in no split.
     demonstrations = _shots(bank, count, seed)
-    questions = _questions(bank, split, [shot for shots in demonstrations.values() for shot in shots], seed)
-    repeated = len(questions) - len({(question.text, question.choices) for question in questions})
+    drawn = _questions(bank, split, [shot for shots in demonstrations.values() for shot in shots], seed)
+    repeated = len(drawn) - len({(question.text, question.choices) for question in drawn})
     if repeated and definition.settings.cluster is None and not definition.settings.follow_ups:
         bank.notes.append(
-            f"{split}: {repeated:,} of {len(questions):,} questions repeat an earlier one; with `cluster`, tests "
+            f"{split}: {repeated:,} of {len(drawn):,} questions repeat an earlier one; with `cluster`, tests "
             "count equal ones as one"
         )
-    if limit is not None and limit > len(questions):
-        bank.notes.append(f"{split}: the limit is {limit}, and there are only {len(questions)} questions")
+    if limit is not None and limit > len(drawn):
+        bank.notes.append(f"{split}: the limit is {limit}, and there are only {len(drawn)} questions")
     if allow_code_execution and runs_code(definition.metric):
         from advisor import sandbox  # here, since few tasks need it
 
@@ -94,10 +98,10 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
         bank.notes.extend(sandbox.gaps())
     examples = tuple(
         example
-        for question in (questions if limit is None else seeded(questions, seed)[:limit])
+        for question in (drawn if limit is None else seeded(drawn, seed)[:limit])
         for example in bank.examples(question, _prefix(bank, question, demonstrations))
     )
-    metric = definition.metric
+    metric, is_own = definition.metric, path in _builtin_files().values()
     packages = ("unite-advisor", *plugins().version(metric), *get_metric(metric).packages, *source.packages)
     return Task(
         name=definition.name,
@@ -118,6 +122,8 @@ def load_task(  # noqa: PLR0913  # the documented API: each has its default
         allow_code_execution=allow_code_execution,
         rubric=definition.settings.judge,
         template=_prompt_template(bank, demonstrations),
+        # Data that was given takes the place of what a task of this package has.
+        files=({} if is_own else {path.name: path}) | ({} if is_own and folder is None else source.files()),
     )
 
 
@@ -246,6 +252,12 @@ def list_tasks() -> tuple[TaskSummary, ...]:
         TaskSummary(str(values["name"]), str(values["metric"]), str(values.get("summary", "")), path)
         for path, values in files
     )
+
+
+def task_file_of(name: str) -> str | None:
+    """The path in the name of a task, without the variant; None for a task that is no file of the user's."""
+    path = found[1] if (found := _FILE.fullmatch(name)) else name
+    return path if path.endswith(_ENDINGS) or os.sep in name else None
 
 
 def find_task(name_or_path: str | Path) -> tuple[Path, str | None]:

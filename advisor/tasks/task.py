@@ -17,6 +17,7 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from advisor.tasks import metrics
@@ -128,6 +129,8 @@ class Task:
     rubric: Rubric | None = None  # how a judge grades the responses; None for other metrics
     template: PromptTemplate | None = None  # how the prompts are made, for production; None for tasks of lm-eval
     origin: str | None = None  # the data set of the hub and its commit, ``ORG/NAME@COMMIT``; None for other data
+    # The user's files that it was read from, by their paths from the task file's folder.
+    files: Mapping[str, Path] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def signature(self) -> str:

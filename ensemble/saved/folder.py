@@ -131,12 +131,13 @@ def read(
     *,
     trust_remote_code: bool | Collection[str] = False,
     check_files: bool = True,
-    allow_servers: Collection[str] = (),
+    allow_servers: Collection[str] | None = (),
 ) -> EnsembleSpec:
     """Find and read a saved ensemble: a folder, or an id on the hub (``@revision`` may follow).
 
     The file cannot give consent to run code (``trust_remote_code``: names or ids, True for all) or to send prompts to
-    servers. ``check_files`` requires the files with which local members were saved. InputError if it cannot be used.
+    servers (``allow_servers``: None for a caller who asks for it). ``check_files`` requires the files with which local
+    members were saved. InputError if it cannot be used.
     """
     # The options belong to the method, so only the method's module can check them.
     spec, file = _read(source)
@@ -162,7 +163,7 @@ def check_members(
     *,
     trust_remote_code: bool | Collection[str] = False,
     check_files: bool = True,
-    allow_servers: Collection[str] = (),
+    allow_servers: Collection[str] | None = (),
 ) -> None:
     """Check the members of a file as :func:`read` does; InputError without consent, or if one is gone or changed."""
     for member in members:

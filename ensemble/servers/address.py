@@ -116,12 +116,7 @@ class ServerAddress:
     def check_consent(self, allowed: Collection[str] | None, place: str) -> None:
         """Raise an InputError unless the user allows a server that others name; None if the user wrote where it is."""
         if allowed is not None and not is_allowed(self.url, allowed):
-            server = self.origin
-            key = "" if self.key_env is None else f", with the key in {self.key_env}"
-            raise InputError(
-                f"{place} is behind the server {server}, to which the questions would be sent{key}; add --allow-server "
-                f"{server} if you trust it"
-            )
+            raise without_consent({place: self})
         if self.key_env is not None and not self.key_env.endswith(_KEY_NAME):
             # The name is not shown: a user may have written the key itself after key_env=.
             raise InputError(
@@ -177,6 +172,17 @@ def is_allowed(url: str, allowed: Collection[str]) -> bool:
         if below and _origin(each) == _origin(url):
             return True
     return False
+
+
+def without_consent(servers: Mapping[str, ServerAddress]) -> InputError:
+    """The error that the user has not allowed servers, each under the first model there and where that is named."""
+    told = "; ".join(
+        f"{place} is behind the server {each.origin}, to which the questions would be sent"
+        + ("" if each.key_env is None else f", with the key in {each.key_env}")
+        for place, each in servers.items()
+    )
+    options = " ".join(f"--allow-server {each.origin}" for each in servers.values())
+    return InputError(f"{told}; add {options} if you trust {'it' if len(servers) == 1 else 'them'}")
 
 
 def _origin(url: str) -> tuple[str, str, int]:

@@ -34,7 +34,7 @@ def write(out: Path, **environment: str) -> str:
     """Record everything into a folder; what failed, empty if nothing did."""
     with tempfile.TemporaryDirectory() as work:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "PYTEST", "ADVISOR_"))}
-        folders = {"XDG_CACHE_HOME": f"{work}/cache", "HF_HOME": f"{work}/keys/hub"}
+        folders = {"XDG_CACHE_HOME": f"{work}/cache", "XDG_STATE_HOME": f"{work}/state", "HF_HOME": f"{work}/keys/hub"}
         fixed = {"HF_HUB_OFFLINE": "1", "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "NO_PROXY": "127.0.0.1"}
         paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
         command = [sys.executable, "-m", "tests.golden.make", str(out), work]
