@@ -43,6 +43,8 @@ def _finding(result: Result) -> str:
     names, size = f"{text.in_words(len(result.chosen))} models", len(result.chosen)
     if size < 2:
         return "By the rules, no two models can decode together"
+    if result.ensemble is None and result.held_out:
+        return "No set of models could decode together"
     if result.ensemble is None:
         return f"By the rules, {names} can decode together; they were not run"
     if result.advice.verdict == "unclear":

@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.transforms import Bbox
 
 from advisor.run.figures import GroupAccuracy, Measured
-from advisor.run.result import CandidateFigures, EnsembleResult, Provenance, Result
+from advisor.run.result import CandidateFigures, Provenance, Result
 from ensemble.common import text
 from reports.charts.axes import (
     NARROW,
@@ -398,7 +398,6 @@ def cost(result: Result) -> dict[str, Any] | None:
     ]
     return {
         "table": make_table("Time", rows, columns, lambda each: "together" if each is run else ""),
-        "slowdown": _slowdown(run) if run else None,
         "loads": _loads(result.provenance),
     }
 
@@ -409,12 +408,3 @@ def _loads(provenance: Provenance) -> tuple[int, int, float] | None:
     if not loads:
         return None
     return len(loads), sum(each.count for each in loads), sum(each.seconds_total or 0.0 for each in loads)
-
-
-def _slowdown(run: EnsembleResult) -> tuple[float, str] | None:
-    """Return the time of a token of the ensemble as a multiple of the best single model's, and that model's name."""
-    best = next((member for member in run.members if member.name == run.best_single_model), None)
-    # A multiple of a speed of zero would say nothing.
-    if best is None or not best.tokens_per_second or not run.tokens_per_second:
-        return None
-    return best.tokens_per_second / run.tokens_per_second, best.name

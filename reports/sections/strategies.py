@@ -43,7 +43,7 @@ _COSTS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
     ("seconds_per_question", "time of a question", text.duration),
     ("calls_per_question", "calls a question", text.decimals),
 )
-# A single model that is so many points worse than the best strategy would press the others together in the drawing.
+# What is so many points worse than the best strategy would press the others together in the drawing.
 _FARTHEST = 15
 # From this ratio of the largest to the smallest cost on, a linear scale would press most points together.
 _LOG_FROM = 10
@@ -80,8 +80,8 @@ def _finding(result: Result) -> str:
     if recommended is None or result.advice.no_advice is not None:
         return "What the answers say so far"
     if recommended.is_single:
-        if len(result.strategies) == 1:
-            return "There was nothing to compare"
+        if all(each.is_single for each in result.strategies):
+            return "There was no combination to compare"
         return f"No combination is worth its cost: {recommended.members[0]} alone is the choice"
     size, kind = text.in_words(len(recommended.members)), recommended.strategy
     subject = f"{size} models together beat"
@@ -187,7 +187,8 @@ def _costs(result: Result) -> dict[str, Any]:
         (row, level, cost, (level, cost) in front, chosen is not None and row.key == chosen.key)
         for row, level, cost in known
     ]
-    drawn = [each for each in points if each[0] in rows or each[3] or each[1] >= known[0][1] - _FARTHEST]
+    compared = [row for row in rows if row.is_single]
+    drawn = [each for each in points if each[0] in compared or each[3] or each[1] >= known[0][1] - _FARTHEST]
     return {
         "far": len(points) - len(drawn),
         "farthest": _FARTHEST,
@@ -293,6 +294,7 @@ def verdict(report: ReportData) -> dict[str, Any]:
     """Return the template's values."""
     result = report.result
     recommended = result.advice.recommendation if result.advice.no_advice is None else None
+    told = summary(result)
     return {
         "headline": headline(result),
         "recommended": recommended,
@@ -302,7 +304,9 @@ def verdict(report: ReportData) -> dict[str, Any]:
         "unchecked": _unchecked(result),
         "interval": text.interval_name(result.advice.confidence),
         "baseline": result.best_single.name if result.best_single else "the best single model",
-        "summary": summary(result),
+        "summary": told,
+        # The headline has said which model.
+        "lede": told.get("Recommended", "").removeprefix(f"{recommended.key.describe()}: " if recommended else ""),
         "use": [text.visible(each) for each in commands(result, ".", '"..."', "models.txt")[:2]],
     }
 
@@ -364,7 +368,8 @@ def measured_gain(result: Result) -> str:
 def _unchecked(result: Result) -> str:
     recommended = result.advice.recommendation
     # A model without the hashes of its files may be another one tomorrow, such as a server's.
-    unpinned = sum(not model.files for model in result.provenance.models.values())
+    own = recommended.members if recommended else tuple(result.provenance.models)
+    unpinned = sum(not model.files for name, model in result.provenance.models.items() if name in own)
     missing = (
         "" if result.held_out else "held-out questions",
         "the time" if recommended and recommended.seconds_per_question is None else "",

@@ -53,9 +53,12 @@
     const name = make("span", "who", make("bdi", "", title), taken ? " " : null, taken ? make("span", "tag", "taken") : null);
     const head = make("header", "", name, make("span", "how", glyph(right), verdict));
     const meta = make("p", "meta");
+    // A translation or a bare number is the answer itself.
+    const whole = response.text !== undefined && response.text.trim() === response.extracted;
     if (response.error) meta.append(`Failed: ${response.error}`);
     else {
       if (response.extracted === undefined) meta.append("no answer found");
+      else if (whole) meta.append("read as a whole");
       else meta.append("read as ", make("b", "", make("bdi", "", response.extracted)));
       (response.differs ?? []).forEach((words, place) => meta.append(place ? "; " : ": ", make("bdi", "", words)));
       if (response.length !== undefined) meta.append(`, ${response.length.toLocaleString("en")} ${response.length === 1 ? "character" : "characters"}`);
@@ -64,7 +67,7 @@
     }
     const joint = response.by === null || taken ? " joint" : "";
     const other = response === base || base.text === undefined ? null : base.text;
-    const text = response.text === undefined ? null : marked(response.text, other, response.place);
+    const text = response.text === undefined ? null : marked(response.text, other, whole ? null : response.place);
     return make("article", `answer ${right ? "right" : "false"}${joint}`, head, text, meta);
   }
 
