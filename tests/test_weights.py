@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pools import Place, Prepare
+from tiny import byte_tokenizer, save_member, tiny_model
 
 from advisor.commands import check
 from advisor.models.likelihood import best_weights, texts_of, weights_to_try
@@ -69,12 +70,17 @@ def test_weights_follow_from_the_dev_questions(chosen: Place) -> None:
 
 
 def test_a_set_of_unequal_models_is_decoded_with_the_weights_that_right_texts_gave(place: Place) -> None:
-    options = ("--pool", "demo", "--only", "terse-neox,novice-llama", "--task", "word_problems", "--max-gap", "100")
-    ran = place.advisor("select", *options, "--limit", "100", "--weights", "likelihood", "--out", "run", "--quiet")
+    names = "terse-neox,novice-llama,stepwise-llama"
+    options = ("--pool", "demo", "--only", names, "--task", "word_problems", *SELECT[-4:], "--limit", "100")
+    ran = place.advisor("select", *options, "--weights", "likelihood", "--out", "run", "--quiet")
     assert (ran.status, ran.err) == (0, "")
-    found = place.json("run/result.json")["ensemble"]
-    assert [each["model"] for each in found["members"]] == ["terse-neox", "novice-llama"]
-    assert sum(found["weights"]) == pytest.approx(1) and found["weights"][0] > 0.6
+    result = place.json("run/result.json")
+    found = result["ensemble"]
+    weights = dict(zip([each["model"] for each in found["members"]], found["weights"], strict=True))
+    assert sum(weights.values()) == pytest.approx(1) and weights["stepwise-llama"] > 0.6
+    assert weights["novice-llama"] < 0.1
+    weak = "novice-llama" if weights["terse-neox"] >= 0.1 else "terse-neox and novice-llama"
+    assert sum(f"{weak} adds next to nothing: by right texts" in each for each in result["advice"]["warnings"]) == 1
     folders = [DEMO / each["model"] for each in found["members"]]
     ensemble = Ensemble.from_pretrained(folders, weights=found["weights"], dtype="float32")
     samples = place.samples("held_out")[:8]
@@ -209,3 +215,18 @@ def test_evaluate_weighs_the_members_and_leaves_out_what_takes_no_weights(chosen
 def test_other_weights_are_refused(place: Place, models: Path, weights: str, message: str) -> None:
     place.job(models)
     assert message in place.refused(*SELECT, "--weights", weights, "--out", "run")
+
+
+def test_a_set_of_one_family_and_tokenizer_gets_a_warning_and_other_sets_do_not(place: Place, models: Path) -> None:
+    place.job(models)
+    tokenizer = byte_tokenizer(("What", " is"))
+    delta = save_member(place.folder / "delta", tiny_model(tokenizer, seed=7, hidden=16, positions=256), tokenizer)
+    place.pool(str(models / "alpha"), str(delta))
+    place.select()
+    kin = place.json()["advice"]["warnings"]
+    place.job(models)
+    place.select("--force")
+    assert [
+        sum("of one family: one kind of model" in each for each in found)
+        for found in (kin, place.json()["advice"]["warnings"])
+    ] == [1, 0]

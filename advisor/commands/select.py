@@ -49,7 +49,7 @@ from advisor.jobs.figures import (
     single_models,
     task_info,
 )
-from advisor.jobs.held_out import ChosenSet, at_equal_cost, choose, prices_of, trace_responses
+from advisor.jobs.held_out import ChosenSet, at_equal_cost, choose, prices_of, set_warnings, trace_responses
 from advisor.jobs.session import open_session, with_devices
 from advisor.judge.judge import open_profiler
 from advisor.judge.prompts import name_of_set
@@ -238,7 +238,10 @@ def run(
     judging = len(config.held_out.examples) if config.held_out and compared.results else 0
     doubts = run_doubts(profiles, config.dev, judging)
     # On a judge whose verdicts tell little; the splits have the same one.
-    notes = judge_warnings(judged.judges, judged.splits[-1]) if judged else ()
+    notes = (
+        *(judge_warnings(judged.judges, judged.splits[-1]) if judged else ()),
+        *set_warnings(chosen, config, profiler),
+    )
     pairs = all_pairs(profiles, config.options.rules)
     advice = _advise(config, chosen, compared, looks, doubts, notes, judged)
     prices, ensemble = prices_of(config), None

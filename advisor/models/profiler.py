@@ -159,6 +159,12 @@ class Profiler:
         """The spec of a candidate."""
         return model_of(self._candidates[name], self.identities[name], self._config.options.dtype)
 
+    def family(self, name: str) -> str:
+        """What a candidate has in common with other sizes of its family; its name if it is behind a server."""
+        from ensemble.models.model_files import family_of
+
+        return name if self._candidates[name].is_remote else family_of(self.model(name).weights)
+
     def load(
         self, names: Sequence[str], method: str | None = None, options: Mapping[str, Any] | None = None
     ) -> Ensemble:

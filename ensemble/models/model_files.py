@@ -6,6 +6,7 @@ allocates any size that the configuration declares.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -116,6 +117,12 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
         return AutoTokenizer.from_pretrained(location, **options)
     except Exception as error:  # of transformers, or of code that comes with the model
         raise InputError(f"its tokenizer cannot be loaded ({first_line(error)})", of=checkpoint.path_or_id) from error
+
+
+def family_of(checkpoint: Checkpoint) -> str:
+    """What the sizes of one family of models share: the type of the model, and the digest of its tokenizer."""
+    tokenizer = load_tokenizer(checkpoint).backend_tokenizer
+    return f"{check(checkpoint).model_type} {hashlib.sha256(tokenizer.to_str().encode()).hexdigest()}"
 
 
 def control_tokens(checkpoint: Checkpoint) -> list[str]:
