@@ -226,15 +226,16 @@ def locked(out: Path) -> Iterator[None]:
     except OSError:  # the file system has no locks
         pass
     try:
-        note.write_text(str(os.getpid()), encoding="utf-8")
+        with suppress(OSError):  # where it cannot be written, the command itself says so
+            note.write_text(str(os.getpid()), encoding="utf-8")
         yield
     finally:
-        note.unlink(missing_ok=True)
-        os.close(folder)
         # A run that failed leaves no empty folders.
         with suppress(OSError):
+            note.unlink(missing_ok=True)
             for each in made:
                 each.rmdir()
+        os.close(folder)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
