@@ -14,7 +14,7 @@ from reference import Expression, generate
 from test_decoder import TIE, available, both, ensemble_of, outcome, parts
 from tiny import PROMPTS, real_tokenizers, tokenizer_named
 
-from ensemble import Ensemble, InputError, MemberError, Settings
+from ensemble import Ensemble, InputError, Settings
 from ensemble.common.grammar import Grammar
 from ensemble.decode.settings import Batch
 from ensemble.models.member import Member
@@ -113,7 +113,7 @@ def test_a_member_that_cannot_write_what_is_allowed_does_not_stop_the_others(tab
 
 
 def test_a_primary_that_cannot_write_what_is_allowed_is_an_error(tables: Path) -> None:
-    with pytest.raises(MemberError, match="the grammar allows no text that its vocabulary has, at step 1") as caught:
+    with pytest.raises(InputError, match="no token of its vocabulary can begin a text that the grammar") as caught:
         ensemble_of("unigram bytes", tables).generate(["x"], grammar=Grammar.regex(r"\{a?\}"))
     assert caught.value.of == "unigram 0"
 

@@ -236,9 +236,15 @@ def running_error(client: openai.OpenAI, messages: Any) -> str:
     return raised.value.message
 
 
-def test_a_conversation_needs_chat_templates(client: openai.OpenAI) -> None:
-    said = running_error(client, [{"role": "system", "content": "be brief"}, {"role": "user", "content": "x"}])
-    assert "has no chat template" in said
+def test_a_conversation_is_one_text_for_a_member_without_a_chat_template(sure: Ensemble, client: openai.OpenAI) -> None:
+    roles = ("system", "user", "assistant", "user")
+    messages: Any = [
+        {"role": role, "content": text} for role, text in zip(roles, ("Add.", "1+1?", "2", "2+2?"), strict=True)
+    ]
+    (wanted,) = sure.generate(["Add.\n\n1+1? 2\n\n2+2?"], max_new_tokens=12)
+    made = client.chat.completions.create(model="tiny", messages=messages, max_tokens=12)
+    assert made.choices[0].message.content == wanted.text.removeprefix(" ")
+    assert "has no chat template, so it takes a text" in running_error(client, messages[:2] + messages[1:])
 
 
 # Models

@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 from running_server import Running, running
-from servers import Raw, as_json, completion
+from servers import Answer, Raw, as_json, completion
 
 from advisor.models.ask import Replies
 from advisor.models.response_cache import Response
@@ -239,9 +239,20 @@ def test_streamed_pieces_are_the_whole_text() -> None:
 
 def test_what_a_strategy_cannot_do_is_refused_by_name() -> None:
     with serving("vote", three("1", "2", "3")) as (server, _):
-        for fields, param in (({"logprobs": 1}, "logprobs"), ({"n": 2, "temperature": 1}, "n")):
-            assert server.complete(**fields).error["param"] == param
+        assert server.complete(logprobs=1).error["param"] == "logprobs"
     assert server.engine.idle
+
+
+def test_several_texts_are_several_votes_whose_models_draw() -> None:
+    models = three("yes", "no", "yes")
+    with serving("vote", models) as (_, client):
+        made = client.completions.create(model="tiny", prompt=["x", "y"], n=2, seed=5)
+    assert [(choice.index, choice.text) for choice in made.choices] == [(index, "yes") for index in range(4)]
+    assert [(prompt, settings.seed, settings.temperature) for prompt, settings in models[0].asked] == [
+        (prompt, seed, 1.0) for prompt in "xy" for seed in (5, 6)
+    ]
+    # As OpenAI counts: each prompt once, and every text.
+    assert (usage(made)["prompt_tokens"], usage(made)["completion_tokens"]) == (2 * 7, 4 * 3)
 
 
 # --- Failures ---
@@ -310,13 +321,35 @@ def test_a_server_votes_like_the_others(raw: Raw) -> None:
     assert body | wanted == body
 
 
-def test_a_conversation_reaches_a_chat_server_and_no_other(raw: Raw) -> None:
-    raw.answer = lambda *_: as_json({"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}]})
-    messages: Any = [{"role": "system", "content": "s"}, {"role": "user", "content": "x"}]
-    with serving("vote", [server_model("bare", raw), server_model("far", raw, chat=True)]) as (_, client):
+@pytest.mark.parametrize(("name", "fields"), [("vote", {}), ("fusion", {"panel": ("bare", "far"), "writer": "far"})])
+def test_a_conversation_reaches_chat_servers_as_messages_and_others_as_text(
+    raw: Raw, name: str, fields: dict[str, Any]
+) -> None:
+    def answer(path: str, _: Any) -> Answer:
+        chat = as_json({"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}]})
+        return chat if path.endswith("/chat/completions") else completion("yes")
+
+    raw.answer = answer
+    roles = ("system", "user", "assistant", "user")
+    messages: Any = [{"role": role, "content": text} for role, text in zip(roles, "sabc", strict=True)]
+    models = [server_model("bare", raw), server_model("far", raw, chat=True), *three("yes")[: name == "vote"]]
+    with serving(name, models, **fields) as (_, client):
         made = client.chat.completions.create(model="tiny", messages=messages)
-    assert (made.choices[0].message.content, usage(made)["failed_members"]) == ("yes", ["bare"])
-    assert [body["messages"] for _, _, body in raw.asked] == [messages]
+    assert (made.choices[0].message.content, usage(made)["failed_members"]) == ("yes", [])
+    bodies = [body for _, _, body in raw.asked]
+    asked = [body["messages"] for body in bodies if "messages" in body]
+    assert messages in asked
+    # The writer of a fusion reads the drafts in the place of the last message.
+    assert all(each[:3] == messages[:3] for each in asked)
+    assert "s\n\na b\n\nc" in [body.get("prompt") for body in bodies]
+
+
+def test_a_conversation_reaches_models_of_this_process(alone: dict[str, Ensemble]) -> None:
+    messages: Any = [{"role": role, "content": "x"} for role in ("user", "assistant", "user")]
+    (wanted,) = alone["sure"].generate(["x x\n\nx"], max_new_tokens=9)
+    with serving("single", engines({"sure": alone["sure"]})) as (_, client):
+        made = client.chat.completions.create(model="tiny", messages=messages, max_tokens=9)
+    assert made.choices[0].message.content == wanted.text.removeprefix(" ")
 
 
 def test_models_that_think_longer_are_another_system() -> None:

@@ -16,7 +16,7 @@ from advisor.serving.protocol import ChatRequest, RequestLimits, read_chat
 from advisor.serving.request import GenerationRequest, RequestError
 from advisor.tasks import load_task
 from ensemble.errors import InputError
-from ensemble.models.prompts import PromptTemplate, ServedTask, Sourced
+from ensemble.models.prompts import Dialogue, PromptTemplate, ServedTask, Sourced
 from ensemble.models.spec import EnsembleSpec
 
 pytest_plugins = ["pools"]
@@ -152,6 +152,8 @@ def test_a_server_fills_more_prompts_than_a_task_has(monkeypatch: pytest.MonkeyP
 
 # --- Chats ---
 
+TURNS = ("user", "a"), ("assistant", "b"), ("user", "c")
+
 
 def asked(prompt: TaskPrompt | None, *messages: tuple[str, str]) -> GenerationRequest:
     sent = [{"role": role, "content": content} for role, content in messages]
@@ -166,15 +168,29 @@ def chat(prompt: TaskPrompt | None, *messages: tuple[str, str]) -> Any:
 def test_the_last_message_of_the_user_is_filled_in() -> None:
     assert chat(made(), ("user", ASKED)) == f"Question: {ASKED}\nAnswer:"
     assert chat(None, ("user", ASKED)) == ASKED
-    conversation = chat(made(), ("user", "a"), ("assistant", "b"), ("user", "c"))
-    assert [message["content"] for message in conversation] == ["a", "b", "Question: c\nAnswer:"]
+    assert chat(made(), *TURNS) == Dialogue((("a", "b"),), "Question: c\nAnswer:")
     assert chat(made(), ("system", "s"))[0]["content"] == "s"
 
 
+def test_a_task_that_goes_on_after_the_response_fills_the_first_message(place: Place) -> None:
+    place.write("dev.jsonl", '{"turns": ["a", "c"], "answer": "x"}\n' * 2)
+    keys = 'prompt: "Question: {{turns[0]}}\\nAnswer:"\nfollow_ups: "{{turns[1:]}}"\nreference: "{{answer}}"\n'
+    place.write("task.yaml", f"name: talk\ndata: {{dev: dev.jsonl, held_out: dev.jsonl}}\nmetric: contains\n{keys}")
+    template = load_task(place.folder / "task.yaml").template
+    assert template is not None
+    request = asked(TaskPrompt(template, "run"), *TURNS)
+    assert request.prompts == (Dialogue((("Question: a\nAnswer:", "b"),), "c"),)
+    assert request.extras["note"].startswith("the first message of the user is put into the prompt")
+
+
 def test_a_chat_of_several_turns_says_that_the_last_one_is_the_question() -> None:
-    turns = ("user", "a"), ("assistant", "b"), ("user", "c")
-    assert "only the last message of the user" in asked(made(), *turns).extras["note"]
-    assert asked(made(), ("system", "s"), turns[2]).extras == asked(None, *turns).extras == {}
+    assert "only the last message of the user" in asked(made(), *TURNS).extras["note"]
+    assert asked(made(), ("system", "s"), TURNS[2]).extras == asked(None, *TURNS).extras == {}
+
+
+def test_messages_that_take_no_turns_are_sent_as_they_are() -> None:
+    for messages in [(TURNS[0], TURNS[2]), TURNS[:2], (("system", "s"),), (("system", "s"), *TURNS[1:])]:
+        assert chat(None, *messages) == [{"role": role, "content": content} for role, content in messages]
 
 
 def test_a_message_that_lacks_a_field_is_refused() -> None:

@@ -47,9 +47,9 @@ class PromptWithOptions:
     options: Sequence[str]
 
 
-AskedPrompt: TypeAlias = "Prompt | ToolChat"
+AskedPrompt: TypeAlias = "Prompt | Dialogue | ToolChat"
 """What a client asks."""
-ModelInput: TypeAlias = "AskedPrompt | Dialogue | PromptWithOptions"
+ModelInput: TypeAlias = "AskedPrompt | PromptWithOptions"
 """What a model is asked."""
 ServerPrompt = str | Sequence[Mapping[str, str]] | Sequence[int] | ToolChat
 """A prompt as a server gets it; see :func:`generate`."""

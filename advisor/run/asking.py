@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,7 +26,7 @@ from advisor.tasks.metrics import READERS
 from advisor.tasks.task import read_answer
 from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError, MemberError, UniteError, first_line
-from ensemble.models.prompts import Sourced
+from ensemble.models.prompts import Dialogue, Sourced
 from ensemble.models.spec import EnsembleSpec
 
 if TYPE_CHECKING:
@@ -160,8 +160,10 @@ def _answered(way: QuestionCalls[_Made]) -> Answered:
 
 def _question_of(prompt: AskedPrompt, *, writes: bool) -> str:
     """What a text is wanted for: the prompt, or the last message of a conversation."""
-    if isinstance(prompt, str | Sourced):
-        return prompt.prompt if isinstance(prompt, Sourced) else prompt
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, Sourced | Dialogue):
+        return prompt.prompt
     if isinstance(prompt, ToolChat) and writes:
         raise InputError("the strategy writes a new text, and no calls of functions; leave out tools")
     messages = prompt.messages if isinstance(prompt, ToolChat) else prompt
@@ -170,10 +172,12 @@ def _question_of(prompt: AskedPrompt, *, writes: bool) -> str:
     return messages[-1]["content"] or ""
 
 
-def _with_question(prompt: AskedPrompt, text: str) -> Prompt:
+def _with_question(prompt: AskedPrompt, text: str) -> Prompt | Dialogue:
     """The prompt with another text in the place of its question."""
     if isinstance(prompt, str | Sourced | ToolChat):
         return text
+    if isinstance(prompt, Dialogue):
+        return replace(prompt, prompt=text)
     return [*prompt[:-1], {**prompt[-1], "content": text}]
 
 

@@ -38,7 +38,7 @@ from advisor.serving.responses import RunningText
 from ensemble.common.background import Threads
 from ensemble.decode.sequences import Pieces
 from ensemble.errors import MemberError, UniteError, first_line
-from ensemble.models.prompts import Sourced
+from ensemble.models.prompts import Dialogue, Sourced
 from ensemble.step.grammar import GrammarState
 
 if TYPE_CHECKING:
@@ -418,8 +418,8 @@ def return_freed_memory() -> None:
 
 
 def _characters(prompt: AskedPrompt | tuple[int, ...]) -> int:
-    if isinstance(prompt, str):
-        return len(prompt)
+    if isinstance(prompt, str | Dialogue):
+        return len(prompt if isinstance(prompt, str) else prompt.text)
     return 0 if isinstance(prompt, Sourced | tuple | ToolChat) else sum(len(message["content"]) for message in prompt)
 
 

@@ -14,7 +14,7 @@ from advisor.serving.request import GenerationRequest, RequestError
 from ensemble.common.grammar import Grammar
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError
-from ensemble.models.prompts import Sourced
+from ensemble.models.prompts import Dialogue, Sourced
 
 if TYPE_CHECKING:
     from advisor.run.task_prompt import TaskPrompt
@@ -64,7 +64,11 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
 _MAX_ALTERNATIVES = 20
 _MAX_CHOSEN = 128
 """Ids of ``logprob_token_ids``, as in vLLM."""
-_LAST_ALONE = (
+_FIRST_FILLED = (
+    "the first message of the user is put into the prompt of the run's task, and the messages after it are sent as "
+    "they are, as in the run"
+)
+_LAST_FILLED = (
     "only the last message of the user is put into the prompt of the run's task, which was verified with single "
     "questions; the messages before it are sent as they are"
 )
@@ -290,10 +294,12 @@ def read_chat(
     return replace(request, prompts=(_tool_chat(body, filled) if with_tools else filled,), extras=extras)
 
 
-def _tool_chat(body: ChatRequest, filled: Prompt) -> ToolChat:
+def _tool_chat(body: ChatRequest, filled: Prompt | Dialogue) -> ToolChat:
     """A chat with functions, which goes to servers with all that belongs to calls."""
-    contents = [filled] if isinstance(filled, str | Sourced) else [message["content"] for message in filled]
-    texts = [content.prompt if isinstance(content, Sourced) else content for content in contents]
+    if isinstance(filled, str | Sourced):
+        texts = [filled if isinstance(filled, str) else filled.prompt]
+    else:
+        texts = [each["content"] for each in (filled.messages if isinstance(filled, Dialogue) else filled)]
     given = [
         {**message.model_dump(exclude_none=True, exclude={"content"}), "content": text or None}
         for message, text in zip(body.messages, texts, strict=True)
@@ -313,27 +319,43 @@ def grammar_of(wanted: AnyFormat | JsonSchemaFormat | None) -> Grammar | None:
         raise RequestError(400, f"response_format: {error}", param="response_format") from None
 
 
-def _chat_prompt(messages: Sequence[Message], prompt: TaskPrompt | None) -> tuple[Prompt, str | None]:
+def _chat_prompt(messages: Sequence[Message], prompt: TaskPrompt | None) -> tuple[Prompt | Dialogue, str | None]:
+    """What members read of a chat, and a note if the run's task says less of it than of a single question."""
     texts: list[str | Sourced] = [message.text for message in messages]
-    last = max((place for place, message in enumerate(messages) if message.role == "user"), default=None)
+    asked = [place for place, message in enumerate(messages) if message.role == "user"]
     note = None
-    if prompt is not None and last is not None:
+    if prompt is not None and asked:
+        is_first = prompt.template.follow_ups
+        place = asked[0 if is_first else -1]
         try:
-            texts[last], note = prompt.fill(messages[last].text)
+            texts[place], note = prompt.fill(messages[place].text)
         except InputError as error:
-            raise RequestError(400, f"messages.{last}.content: {error}", param="messages") from None
-        if note is None and any(message.role in ("user", "assistant") for message in messages[:last]):
-            note = _LAST_ALONE
+            raise RequestError(400, f"messages.{place}.content: {error}", param="messages") from None
+        others = messages[place + 1 :] if is_first else messages[:place]
+        if note is None and any(message.role in ("user", "assistant") for message in others):
+            note = _FIRST_FILLED if is_first else _LAST_FILLED
     # One message of a user is plain text: each member reads it like a task's question, with its chat template or
-    # without. Longer conversations need chat templates.
-    if len(messages) == 1 and messages[0].role == "user":
+    # without.
+    if len(messages) == 1 and asked:
         return texts[0], note
-    roles = {"developer": "system"}
+    roles = ["system" if message.role == "developer" else message.role for message in messages]
     contents = [text.prompt if isinstance(text, Sourced) else text for text in texts]
-    return [
-        {"role": roles.get(message.role, message.role), "content": content}
-        for message, content in zip(messages, contents, strict=True)
-    ], note
+    # A text with a source is for models with an encoder, which read no conversation.
+    if not any(isinstance(text, Sourced) for text in texts) and (dialogue := _dialogue(roles, contents)):
+        return dialogue, note
+    return [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)], note
+
+
+def _dialogue(roles: Sequence[str], contents: Sequence[str]) -> Dialogue | None:
+    """A conversation that members without a chat template can read, too; None if user and assistant take no turns."""
+    start = 1 if roles[0] == "system" else 0
+    said = contents[start:]
+    if (
+        list(roles[start:]) != ["assistant" if number % 2 else "user" for number in range(len(said))]
+        or not len(said) % 2
+    ):
+        return None
+    return Dialogue(tuple(zip(said[:-1:2], said[1::2], strict=True)), said[-1], contents[0] if start else None)
 
 
 def _generation_request(

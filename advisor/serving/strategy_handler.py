@@ -8,6 +8,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from advisor.models.ask import NO_TOOLS, Model, Replies
@@ -21,7 +22,6 @@ from advisor.serving.metrics import Metrics
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.request import Event, GenerationRequest, Piece, RequestError, prompt_error
 from ensemble.errors import InputError, MemberError, PromptTooLongError, UniteError, first_line
-from ensemble.models.prompts import Dialogue
 
 if TYPE_CHECKING:
     from advisor.models.completions import ModelInput
@@ -48,7 +48,7 @@ class DecoderModel:
             yield n, await self._reply(prompt, settings)
 
     async def _reply(self, prompt: ModelInput, settings: Settings) -> Response | UniteError:
-        if isinstance(prompt, ToolChat | Dialogue | PromptWithOptions):
+        if isinstance(prompt, ToolChat | PromptWithOptions):
             return InputError(NO_TOOLS, of=self.name)
         request = GenerationRequest((prompt,), 1, settings)
         try:
@@ -56,11 +56,12 @@ class DecoderModel:
             tokens = await request.prompt_tokens()
             (last,) = [piece async for piece in request.pieces() if piece.finish_reason is not None]
         except RequestError as error:
+            said = str(error).removeprefix(f"{self.name}: ")
             # Only a wrong prompt is the client's mistake; all else is a failure of this member.
             if error.status != 400:
-                return MemberError(str(error), of=self.name)
+                return MemberError(said, of=self.name)
             is_long = error.body["error"]["code"] == "context_length_exceeded"
-            return (PromptTooLongError if is_long else InputError)(str(error), of=self.name)
+            return (PromptTooLongError if is_long else InputError)(said, of=self.name)
         finally:
             self.engine.cancel(request)
         reason: FinishReason = "length" if last.finish_reason == "length" else "eos"
@@ -81,6 +82,7 @@ class StrategyHandler(RequestHandler):
     ) -> None:
         super().__init__(limits, metrics)
         self._name, self._votes = plan.strategy.name, plan.reader is not None
+        self._draws = plan.strategy.responses_per_member
         self._models, self._group = models, group
         self._answerer = Answerer(plan, models, self._observe)
         self._tasks: dict[GenerationRequest, asyncio.Task[None]] = {}
@@ -110,10 +112,6 @@ class StrategyHandler(RequestHandler):
                 f"logprobs: the strategy {self._name} takes a whole response, which has no log-probabilities; leave "
                 "it out",
                 param="logprobs",
-            )
-        if request.copies > 1:
-            raise RequestError(
-                400, f"n: the strategy {self._name} gives one answer; send the request again for another", param="n"
             )
         self._count_in(request.texts)
         task = asyncio.ensure_future(self._answer_all(request))
@@ -151,9 +149,10 @@ class StrategyHandler(RequestHandler):
         group = self._group if request.group is None else request.group
         deadline = request.arrived + self._limits.seconds
         answers = [
-            asyncio.ensure_future(self._answerer.answer(prompt, request.settings, group, deadline))
+            asyncio.ensure_future(self._answerer.answer(prompt, settings, group, deadline))
             for prompt in request.prompts
             if not isinstance(prompt, tuple)  # token ids, which are refused where the models have several tokenizers
+            for settings in self._settings_of(request)
         ]
         try:
             # All together, because the first event of a stream is the number of tokens of all prompts.
@@ -174,7 +173,7 @@ class StrategyHandler(RequestHandler):
             for answer in answers:
                 answer.cancel()
         request.extras |= _extras(answered)
-        tokens = sum(each.response.prompt_tokens for each in answered)
+        tokens = sum(each.response.prompt_tokens for each in answered[:: request.copies])
         self._metrics.prompt_tokens.inc(tokens)
         await _deliver(request, tokens)
         for index, each in enumerate(answered):
@@ -188,6 +187,11 @@ class StrategyHandler(RequestHandler):
             await _deliver(
                 request, Piece(index, end, (), response.finish_reason, response.tokens, calls=response.calls)
             )
+
+    def _settings_of(self, request: GenerationRequest) -> list[Settings]:
+        """The settings of each copy of a text, which have other draws."""
+        settings = request.settings
+        return [replace(settings, seed=settings.seed + copy * self._draws) for copy in range(request.copies)]
 
     def _count(self, request: GenerationRequest, answered: Answered) -> None:
         # The vote comes before the first piece, so all pieces come at once.

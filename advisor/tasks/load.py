@@ -180,6 +180,7 @@ def _prompt_template(
             choices=tuple(each.source for each in settings.choices) if "_options" in named else (),
             variant=bank.definition.variant,
             source=None if source is None else source.source,
+            follow_ups=bool(settings.follow_ups),
         )
     except ValidationError:  # a null character in a worked example: files and prompts elsewhere cannot have it
         return None

@@ -24,7 +24,7 @@ from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError, PromptTooLongError
 from ensemble.models.member import Member
 from ensemble.runtime.draft import MAX_DRAFT_ROWS, MIN_REMOTE_PROBABILITY, Drafter, DraftMode
-from ensemble.step.grammar import Allowed
+from ensemble.step.grammar import Allowed, GrammarState
 from ensemble.step.sampler import NO_TOKEN, Detokenizer, SampledToken, Sampler, no_token
 from ensemble.step.token_method import AppendsOnly, TokenRule
 from ensemble.step.trace import StepLogprobs
@@ -123,7 +123,7 @@ class Decoder(PromptDecoder):
         return RunningSequence(number, prompt, settings, self._members, draw)
 
     def check(self, settings: Settings) -> None:
-        """Raise an InputError if the settings draw, and the method is greedy because a member is elsewhere."""
+        """Raise an InputError if the settings want draws or a grammar that these members cannot give."""
         drawn = settings.temperature > 0 or settings.alternatives is not None or self._batch.trace
         if self._only_greedy and drawn:
             raise InputError(
@@ -132,6 +132,11 @@ class Decoder(PromptDecoder):
             )
         if settings.grammar is not None and self._gates_on_logits and not self._is_here:
             raise InputError("this method takes a grammar only where all members are in this process; use unite")
+        if settings.grammar is not None:
+            state = GrammarState(settings.grammar, [member.vocabulary for member in self._members])
+            if not state.can_continue(self._entry_of):
+                reason = "no token of its vocabulary can begin a text that the grammar allows"
+                raise InputError(reason, of=self._members[0].name)
 
     @torch.inference_mode()
     def remove(self, number: int) -> None:

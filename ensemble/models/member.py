@@ -144,8 +144,8 @@ class Member(ABC):
         """A conversation as the text that the chat template makes of it."""
         if not self.tokenizer.chat_template:
             raise InputError(
-                "its tokenizer has no chat template, so it takes a text and no conversation; in a chat "
-                "request send one message, the user's",
+                "its tokenizer has no chat template, so it takes a text and no list of messages; in a chat request, "
+                "let the user and the assistant take turns, and the user speak last",
                 of=self.name,
             )
         try:

@@ -39,16 +39,19 @@ class Dialogue:
     Attributes:
         exchanges: What the user said and what the answer was, oldest first.
         prompt: What the user says now.
+        system: What the system message before them says; None for no such message.
     """
 
     exchanges: tuple[tuple[str, str], ...]
     prompt: str
+    system: str | None = None
 
     @property
     def messages(self) -> list[dict[str, str]]:
         """What a chat template gets."""
         said = [text for exchange in self.exchanges for text in exchange]
-        return [
+        first = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return first + [
             {"role": "assistant" if number % 2 else "user", "content": text}
             for number, text in enumerate((*said, self.prompt))
         ]
@@ -56,8 +59,9 @@ class Dialogue:
     @property
     def text(self) -> str:
         """One text to continue, where no chat template is used: each prompt, its answer, and a blank line."""
-        # As demonstrations are written: models that only continue texts know this form.
-        return "".join(f"{_followed(*exchange).rstrip()}\n\n" for exchange in self.exchanges) + self.prompt
+        # As instructions and demonstrations are written: models that only continue texts know this form.
+        first = f"{self.system}\n\n" if self.system else ""
+        return first + "".join(f"{_followed(*exchange).rstrip()}\n\n" for exchange in self.exchanges) + self.prompt
 
 
 def _followed(prompt: str, answer: str) -> str:
@@ -82,6 +86,8 @@ class PromptTemplate(Schema, extra="forbid"):
     """the variant of the task"""
     source: TemplateText | None = None
     """the template of the text that encoder-decoder models read"""
+    follow_ups: bool = False
+    """whether the task goes on after the response: its prompt is the first message of a conversation, not the last"""
 
 
 class ServedTask(Schema, extra="forbid"):
