@@ -138,6 +138,7 @@ def serving(
     key: str | None = None,
     connections: int | None = None,
     hosts: Sequence[str] = (),
+    origins: Sequence[str] = (),
     port: int = 0,
 ) -> Iterator[Running]:
     """Serve an ensemble as ``tiny``, on a free port if none is given; all requests are finished at the end."""
@@ -146,7 +147,8 @@ def serving(
     members = ensemble.members
     context = members[0].context if len(members) == 1 else None
     served = ServedModel("tiny", tuple(member.name for member in members), ensemble.method, "fp_test", 0, context)
-    with running(engine, served, limits, metrics, key=key, connections=connections, hosts=hosts, port=port) as found:
+    places: dict[str, Any] = {"connections": connections, "hosts": hosts, "origins": origins, "port": port}
+    with running(engine, served, limits, metrics, key=key, **places) as found:
         yield found
 
 
@@ -160,6 +162,7 @@ def running(
     key: str | None = None,
     connections: int | None = None,
     hosts: Sequence[str] = (),
+    origins: Sequence[str] = (),
     health: ServerHealth | None = None,
     port: int = 0,
 ) -> Iterator[Running]:
@@ -167,7 +170,7 @@ def running(
     digest = None if key is None else digest_of(key)
     with bind("127.0.0.1", port) as bound:
         names = allowed_hosts(bound, "127.0.0.1", hosts)
-        app = make_app(engine, served, limits, metrics, digest, names, health)
+        app = make_app(engine, served, limits, metrics, digest, names, health, origins)
         with listening(bound, app, engine, connections) as found:
             yield found
 

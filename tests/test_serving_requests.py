@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from running_server import Reply, Running, head_of, serving
 
@@ -179,7 +181,59 @@ def test_the_server_goes_on_after_all_that(server: Running) -> None:
     assert server.figure("advisor_failed_steps_total") == 0
 
 
-# Paths and keys
+# Paths, names and keys
+
+
+def test_a_request_keeps_its_name_or_gets_one(server: Running) -> None:
+    given = [
+        server.ask("/health", X_Request_Id=name).headers["x-request-id"]
+        for name in ("trace-7/a", "two words", "x" * 129)
+    ]
+    assert given[0] == "trace-7/a"
+    assert all(re.fullmatch("req_[0-9a-f]{24}", name) for name in given[1:])
+    # Errors have it, too, also those that are found before the body is read.
+    for reply in (server.ask(COMPLETIONS, "{}", X_Request_Id="a"), send(server, COMPLETIONS, "{")):
+        assert reply.status in (400, 401)
+        assert reply.headers["x-request-id"] != ""
+
+
+def test_a_failure_of_the_server_is_named_in_the_answer_and_in_the_log(
+    server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("kaput")
+
+    monkeypatch.setattr(server.engine, "submit", broken)
+    before = server.figure("advisor_requests_total")
+    bearer = f"Bearer {KEY}"
+    reply = server.ask(COMPLETIONS, json.dumps(completion()), Authorization=bearer, X_Request_Id="trace-8")
+    assert (reply.status, reply.headers["x-request-id"]) == (500, "trace-8")
+    assert reply.error["message"] == "the server failed; see its log (request trace-8)"
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0].startswith("request trace-8 failed: RuntimeError: kaput")
+    assert said[1].startswith(f"request trace-8: POST {COMPLETIONS}, status 500, ")
+    assert f'path="{COMPLETIONS}",status="500"' in server.ask("/metrics").text
+    assert server.figure("advisor_requests_total") > before
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/models", "/v1/models/tiny"])
+def test_what_can_be_read_has_a_head(server: Running, path: str) -> None:
+    with server.connect(f"HEAD {path} HTTP/1.0\r\nAuthorization: Bearer {KEY}\r\n\r\n".encode()) as made:
+        head, _, body = made.makefile("rb").read().partition(b"\r\n\r\n")
+    assert (head.split(b" ", 2)[1], body) == (b"200", b"")
+
+
+def test_pages_of_allowed_origins_may_ask(sure: Ensemble) -> None:
+    page = "http://localhost:3000"
+    first = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, content-type"}
+    with serving(sure, LIMITS, key=KEY, origins=(page,)) as running, httpx.Client(base_url=running.url) as client:
+        for origin in (page, "http://elsewhere.example"):
+            asked = client.options(CHAT, headers={"Origin": origin, **first})
+            refused = client.post(CHAT, json=chat(), headers={"Origin": origin})
+            allowed = origin == page
+            assert (asked.status_code, refused.status_code) == (200 if allowed else 400, 401)
+            for reply in (asked, refused):
+                assert reply.headers.get("access-control-allow-origin") == (page if allowed else None)
 
 
 @pytest.mark.parametrize(("path", "status"), [("/", 404), ("/v1/nothing", 404), (COMPLETIONS, 405), ("/docs", 404)])
@@ -215,7 +269,14 @@ def test_a_key_comes_from_a_file_or_the_environment(tmp_path: Path) -> None:
     assert read_key_digest(None, {}) is None
     assert read_key_digest(file, {}) == read_key_digest(None, {"ADVISOR_API_KEY": KEY}) == digest_of(KEY)
     assert read_key_digest(file, {"ADVISOR_API_KEY": "another"}) == digest_of(KEY)
+    assert read_key_digest(None, {"OTHER": KEY, "ADVISOR_API_KEY": "another"}, "OTHER") == digest_of(KEY)
     assert KEY not in repr(digest_of(KEY))
+    # A server that was told where its key is must not start without one.
+    with pytest.raises(InputError, match="--api-key-env OTHER: the environment has no such variable"):
+        read_key_digest(None, {"ADVISOR_API_KEY": KEY}, "OTHER")
+    with pytest.raises(InputError, match="not the key") as raised:
+        read_key_digest(None, {}, KEY)
+    assert KEY not in str(raised.value)
     with pytest.raises(InputError, match="cannot be read"):
         read_key_digest(tmp_path / "none", {})
 

@@ -19,7 +19,7 @@ def serve(options: ServeOptions) -> None:
     from advisor.serving.protocol import RequestLimits
     from advisor.serving.server import GracefulServer, address_of, allowed_hosts, bind, is_loopback, read_key_digest
 
-    key_digest = read_key_digest(options.api_key_file, os.environ)
+    key_digest = read_key_digest(options.api_key_file, os.environ, options.api_key_env)
     chosen = plan_by_options(options, Progress().say)
     if not isinstance(chosen, StrategyPlan):
         starting.check_joinable(chosen)

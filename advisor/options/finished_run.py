@@ -346,6 +346,9 @@ class RequestLimitOptions(Options, panel="Server", are_rare=True):
         within=AT_LEAST_1,
     )
     allow_host: tuple[str, ...] = option((), "A name by which clients reach the server, for example behind a proxy.")
+    allow_origin: tuple[str, ...] = option(
+        (), "An address of web pages that may use the server, such as http://localhost:3000; * for all."
+    )
     max_body: int = option(2**20, "Bytes of a request; a larger one gets status 413.", within=AT_LEAST_1)
     deadline: float = option(
         600,
@@ -369,5 +372,8 @@ class ServeOptions(RequestLimitOptions, ChosenOptions, panel="Server"):
         8000, "The port; 0 takes a free one.", within=Range("a number from 0 to 65535", least=0, most=65535)
     )
     name: str | None = option(None, "The name of the model in requests. Default: the run's folder.")
-    api_key_file: Path | None = option(None, "A file with the key. Default: $ADVISOR_API_KEY, or no key.")
+    api_key_env: str | None = option(
+        None, "The environment variable with the key of clients. Default: ADVISOR_API_KEY, or no key."
+    )
+    api_key_file: Path | None = option(None, "A file with the key.", unless=("api_key_env",))
     batch_size: int | None = changed(InferenceOptions, "batch_size", help="The number of texts in a batch, or auto.")

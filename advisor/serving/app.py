@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Receive, Scope, Send
 
 from advisor.models.server_model import ServerHealth
@@ -58,8 +59,9 @@ def make_app(
     key_digest: bytes | None,
     hosts: frozenset[str] | None = None,
     health: ServerHealth | None = None,
+    origins: Sequence[str] = (),
 ) -> FastAPI:
-    """The application; the engine runs as long as the application runs."""
+    """The application; the engine runs as long as the application runs. Pages of these origins may use it."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -84,6 +86,16 @@ def make_app(
         redirect_slashes=False,
     )
     app.add_middleware(RequestMiddleware, key_digest=key_digest, limits=limits, metrics=metrics, hosts=hosts)
+    if origins:
+        # Around the other: a browser asks first without the key, and must be able to read errors.
+        exposed = ["x-request-id", "retry-after"]
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=exposed,
+        )
     # Plain routes instead of decorators: the handlers need the engine, which does not exist at import.
     endpoints = Endpoints(engine, model, limits, metrics, health)
     add = app.add_api_route
@@ -92,15 +104,15 @@ def make_app(
     add("/v1/responses", endpoints.responses, methods=["POST"], response_model=None)
     # Not under /v1/, as in vLLM.
     add("/tokenize", endpoints.tokenize, methods=["POST"], response_model=None)
-    add("/v1/models", endpoints.list_models, methods=["GET"], response_model=None)
+    read = ["GET", "HEAD"]
+    add("/v1/models", endpoints.list_models, methods=read, response_model=None)
     # A name may have slashes, as names of repositories do.
-    add("/v1/models/{name:path}", endpoints.get_model, methods=["GET"], response_model=None)
-    add("/health", endpoints.health, methods=["GET"], response_model=None)
-    add("/metrics", endpoints.metrics, methods=["GET"], response_model=None)
+    add("/v1/models/{name:path}", endpoints.get_model, methods=read, response_model=None)
+    add("/health", endpoints.health, methods=read, response_model=None)
+    add("/metrics", endpoints.metrics, methods=read, response_model=None)
     app.exception_handler(RequestError)(_on_request_error)
     app.exception_handler(RequestValidationError)(_on_validation_error)
     app.exception_handler(HTTPException)(_on_http_error)
-    app.exception_handler(Exception)(_on_unexpected_error)
     return app
 
 
@@ -288,8 +300,8 @@ async def _disconnect(request: Request) -> None:
         pass
 
 
-async def _on_request_error(_: Request, error: RequestError) -> Response:
-    return error_response(error)
+async def _on_request_error(request: Request, error: RequestError) -> Response:
+    return error_response(error, request.state.request_id)
 
 
 async def _on_validation_error(_: Request, error: RequestValidationError) -> Response:
@@ -304,8 +316,4 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
         405: f"{request.url.path} does not take {request.method}",
     }
     message = messages.get(error.status_code, error.detail)
-    return error_response(RequestError(error.status_code, message, headers=error.headers))
-
-
-async def _on_unexpected_error(_: Request, __: Exception) -> Response:
-    return error_response(RequestError(500, "the server failed; see its log", kind="server_error"))
+    return error_response(RequestError(error.status_code, message, headers=error.headers), request.state.request_id)

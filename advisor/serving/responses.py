@@ -296,9 +296,12 @@ def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[
     return Response(_to_json(value), status, headers, "application/json")
 
 
-def error_response(error: RequestError) -> Response:
-    """The response that tells a client what is wrong."""
-    return json_response(error.body, error.status, error.headers)
+def error_response(error: RequestError, request_id: str = "") -> Response:
+    """The response that tells a client what is wrong; of what is no mistake of the client, with the request's id."""
+    body = error.body
+    if error.status >= 500 and request_id:
+        body["error"]["message"] += f" (request {request_id})"
+    return json_response(body, error.status, error.headers)
 
 
 def _to_json(value: Mapping[str, Any]) -> str:

@@ -7,6 +7,8 @@ import hashlib
 import hmac
 import ipaddress
 import logging
+import re
+import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 import uvicorn
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 
 from advisor.serving.handler import STOPPING, RequestHandler
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
+_LOG = logging.getLogger(__name__)
 _MOST_CONNECTIONS = 1000
 _OTHER_FILES = 64
 """Files and sockets of the process that are not connections."""
@@ -43,6 +46,7 @@ _LOGGERS = (
     "asyncio",
     "advisor.serving.app",
     "advisor.serving.engine",
+    "advisor.serving.server",
     "advisor.models.server_model",
 )
 _LOG_LINES = 20
@@ -217,6 +221,8 @@ _KEY_VARIABLE = "ADVISOR_API_KEY"
 # Only these paths need the key; monitors read /health and /metrics without it.
 _KEY_PREFIXES = ("/v1/", "/tokenize")
 _DISCONNECTED = "499"
+_REQUEST_ID = "x-request-id"
+_SAFE_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 _PATHS = (
     *("/v1/completions", "/v1/chat/completions", "/v1/responses"),
     *("/v1/models", "/tokenize", "/health", "/metrics"),
@@ -233,9 +239,15 @@ def digest_of(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
-def read_key_digest(file: Path | None, environment: Mapping[str, str]) -> bytes | None:
-    """The digest of the API key in a file, else in the environment; None where neither has a key."""
-    place, key = f"${_KEY_VARIABLE}", environment.get(_KEY_VARIABLE)
+def read_key_digest(file: Path | None, environment: Mapping[str, str], variable: str | None = None) -> bytes | None:
+    """The digest of the API key in a file, else in a variable of the environment; None where neither has a key."""
+    if variable is not None and not variable.isidentifier():
+        # Without the value, which may be a key.
+        raise InputError("--api-key-env: give the name of an environment variable that has the key, not the key")
+    if variable is not None and variable not in environment:
+        raise InputError(f"--api-key-env {variable}: the environment has no such variable; set it to the key")
+    name = variable or _KEY_VARIABLE
+    place, key = f"${name}", environment.get(name)
     if file is not None:
         place = f"--api-key-file {file}"
         try:
@@ -273,7 +285,7 @@ def _is_allowed(header: str, hosts: frozenset[str]) -> bool:
 
 
 class RequestMiddleware:
-    """Refuses requests to other hosts, without the key or with too large a body, and counts all requests."""
+    """Refuses requests to other hosts, without the key or with too large a body; counts and names all requests."""
 
     def __init__(
         self,
@@ -300,20 +312,35 @@ class RequestMiddleware:
             return
         # A client that disconnects gets no response, so no status is ever sent.
         start, status = time.monotonic(), _DISCONNECTED
+        given = Headers(scope=scope).get(_REQUEST_ID, "")
+        # The client's, if it is safe in a log and a header.
+        request_id = given if _SAFE_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
+        scope["state"] = {**scope.get("state", {}), "request_id": request_id}
 
         async def note_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = str(message["status"])
+                MutableHeaders(scope=message)[_REQUEST_ID] = request_id
             await send(message)
 
         try:
             await self._handle(scope, receive, note_status)
+        except Exception:
+            _LOG.exception("request %s failed", request_id)
+            if status != _DISCONNECTED:
+                raise
+            error = RequestError(500, "the server failed; see its log", kind="server_error")
+            await error_response(error, request_id)(scope, receive, note_status)
         finally:
             # Unknown paths share one label: clients must not be able to create labels without end.
             path = scope["path"] if scope["path"] in _PATHS else "other"
+            seconds = time.monotonic() - start
             self._metrics.requests.labels(path, status).inc()
-            self._metrics.seconds.labels(path).observe(time.monotonic() - start)
+            self._metrics.seconds.labels(path).observe(seconds)
+            # Monitors ask for the health of a server that is down again and again.
+            level = logging.WARNING if status.startswith("5") and path != "/health" else logging.DEBUG
+            _LOG.log(level, "request %s: %s %s, status %s, %.3f s", request_id, scope["method"], path, status, seconds)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)

@@ -106,7 +106,8 @@ def make_app_of(  # what a server needs
     served = ServedModel(name, members, method, made_of, int(time.time()), max_model_len, prompt, reader)
     servers = {each.name: each.checkpoint for each in chosen.members if each.checkpoint.is_remote}
     health = ServerHealth(servers) if servers else None
-    return make_app(engine, served, limits, metrics, key_digest, hosts, health), engine
+    app = make_app(engine, served, limits, metrics, key_digest, hosts, health, options.allow_origin)
+    return app, engine
 
 
 def _decoders(
