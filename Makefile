@@ -13,6 +13,8 @@ QUICK := advice api init logs_table pool prompts report saved tasks_format tasks
 QUICK_PACKAGES := pytest pytest-timeout pytest-xdist hypothesis '.[local,tables]'
 # The Python for `make test-lowest`.
 OLDEST ?= python3.10
+# Clients of OpenAI's API for `make test-clients`.
+CLIENTS := openai==3.57.0 litellm==1.110.2 langchain-openai==1.7.4
 # How long `make fuzz` takes.
 SECONDS ?= 300
 # Where `make real` keeps models and questions; how many questions of each split it asks; and whether it also fetches
@@ -43,7 +45,7 @@ TYPED := advisor ensemble reports hatch_build.py $(wildcard benchmarks)
 BENCHMARKS := $(basename $(notdir $(filter-out benchmarks/_% benchmarks/vllm.py benchmarks/mutations.py,$(wildcard benchmarks/*.py))))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow test-further test-versions test-lowest test-vllm test-exports check format docs package real fuzz bench lock clean
+.PHONY: help venv demo test test-slow test-further test-versions test-lowest test-vllm test-exports test-clients check format docs package real fuzz bench lock clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -95,6 +97,11 @@ test-exports: venv  ## set up LiteLLM in build, and load the files of `advisor e
 	test -x build/litellm/bin/python || $(PYTHON) -m venv build/litellm
 	build/litellm/bin/python -m pip install --quiet --disable-pip-version-check 'litellm[proxy]==1.110.2'
 	$(BIN)/python -m pytest -q tests/test_export.py
+
+test-clients: venv  ## set up three clients of OpenAI's API in build, and let them ask a real server
+	@set -e; test -x build/clients/bin/python || $(PYTHON) -m venv build/clients; \
+		{ $(call install,build/clients/bin/python,$(CLIENTS)); } || { echo "the clients cannot be installed; skipped"; exit 0; }; \
+		$(BIN)/python -m pytest -q -m "" tests/test_clients.py
 
 check: venv  ## lint, formatting, types, and whether all imported packages are declared
 	$(BIN)/ruff check .
