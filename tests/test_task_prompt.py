@@ -183,9 +183,10 @@ def test_a_task_that_goes_on_after_the_response_fills_the_first_message(place: P
     assert request.extras["note"].startswith("the first message of the user is put into the prompt")
 
 
-def test_a_chat_of_several_turns_says_that_the_last_one_is_the_question() -> None:
-    assert "only the last message of the user" in asked(made(), *TURNS).extras["note"]
-    assert asked(made(), ("system", "s"), TURNS[2]).extras == asked(None, *TURNS).extras == {}
+def test_a_chat_of_several_messages_says_that_the_last_one_is_the_question() -> None:
+    for messages in (TURNS, (("system", "s"), TURNS[2])):
+        assert "only the last message of the user" in asked(made(), *messages).extras["note"]
+    assert asked(made(), TURNS[2]).extras == asked(None, *TURNS).extras == {}
 
 
 def test_messages_that_take_no_turns_are_sent_as_they_are() -> None:

@@ -65,12 +65,12 @@ _MAX_ALTERNATIVES = 20
 _MAX_CHOSEN = 128
 """Ids of ``logprob_token_ids``, as in vLLM."""
 _FIRST_FILLED = (
-    "the first message of the user is put into the prompt of the run's task, and the messages after it are sent as "
-    "they are, as in the run"
+    "the first message of the user is put into the prompt of the run's task; the other messages are sent as they are, "
+    "as in the run"
 )
 _LAST_FILLED = (
     "only the last message of the user is put into the prompt of the run's task, which was verified with single "
-    "questions; the messages before it are sent as they are"
+    "questions; the other messages are sent as they are"
 )
 _MAX_STOP = 256
 """Characters of a stop string. Every step of a stream compares the end of the text with every stop string."""
@@ -331,8 +331,7 @@ def _chat_prompt(messages: Sequence[Message], prompt: TaskPrompt | None) -> tupl
             texts[place], note = prompt.fill(messages[place].text)
         except InputError as error:
             raise RequestError(400, f"messages.{place}.content: {error}", param="messages") from None
-        others = messages[place + 1 :] if is_first else messages[:place]
-        if note is None and any(message.role in ("user", "assistant") for message in others):
+        if note is None and len(messages) > 1:
             note = _FIRST_FILLED if is_first else _LAST_FILLED
     # One message of a user is plain text: each member reads it like a task's question, with its chat template or
     # without.
