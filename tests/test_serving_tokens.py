@@ -288,7 +288,8 @@ def test_a_pass_that_fails_ends_its_request_alone(
     with monkeypatch.context() as patch:
         patch.setattr(model.local.model, "forward", fail)
         reply = ask(server, [1, 2, 3, 5, 8])
-    assert (reply.status, reply.error["message"]) == (500, "the models failed: no memory")
+    assert reply.status == 500
+    assert reply.error["message"].startswith("the models failed: no memory (request req_")
     check_top(model, [1, 2], choices(server, [1, 2])[0]["logprobs"]["top_logprobs"][0], 4)
     assert server.figure("advisor_failed_steps_total") == before + 1
 
