@@ -190,7 +190,9 @@ def check(place: Place, *options: str) -> tuple[int, dict[str, Any]]:
 
 def test_a_vote_that_still_gains_holds(vote: Place) -> None:
     write_log(vote, "new.jsonl", dict.fromkeys(MODELS, 0.7), range(1000, 1300))
-    status, found = check(vote, "--logs", "new.jsonl")
+    # The file of a run from logs is a log.
+    assert check(vote, "new.jsonl") == check(vote, "--logs", "new.jsonl")
+    status, found = check(vote, "new.jsonl")
     assert (status, found["verdict"], found["n"], found["left_out"]) == (0, "better", 300, 0)
     told = vote.json()["advice"]["recommendation"]
     assert (found["strategy"], found["members"]) == (told["strategy"], told["members"])
