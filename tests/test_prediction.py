@@ -20,6 +20,7 @@ from advisor.advice.predict import (
 )
 from advisor.records import Answer, Limits, Profile
 from advisor.run.result import PredictedFigures
+from benchmarks.studies._decoded_sets import DecodedSets, recommended_figures
 from ensemble.errors import UniteError
 
 RULES = Limits(max_gap=100)
@@ -192,3 +193,26 @@ def test_what_real_models_came_to_is_said_with_its_figures(monkeypatch: pytest.M
     assert real_sets() == (
         "Elsewhere, decoding together gained in 2 of 30 sets of small real models (mean -3.6 points)."
     )
+
+
+# --- Recommended sets, which a study judges on fresh questions ---
+
+
+def decoded_pool(right: Sequence[bool]) -> DecodedSets:
+    """Two models that are right on each second of 300 questions, and a set with these scores."""
+    answers = {name: profile(name, ("R" + wrong) * 150) for name, wrong in (("a", "x"), ("b", "y"))}
+    standings = {name: each.standing for name, each in answers.items()}
+    return DecodedSets("zoo", "sums", standings, answers, answers, {("a", "b"): np.array(right, dtype=float)})
+
+
+@pytest.mark.parametrize(
+    ("right", "share", "gain"),
+    [([True] * 300, 1.0, 50.0), ([n % 4 == 0 for n in range(300)], 0.0, None)],
+)
+def test_only_sets_that_gain_are_recommended_and_judged_on_other_questions(
+    right: Sequence[bool], share: float, gain: float | None
+) -> None:
+    found = {each.name: each.value for each in recommended_figures([decoded_pool(right)], 3)}
+    assert found["recommended_share_zoo"] == share
+    # Fresh questions are a third of all, drawn anew, so half of them are right but for the draw.
+    assert found.get("recommended_worst_zoo") == (None if gain is None else pytest.approx(gain, abs=8))

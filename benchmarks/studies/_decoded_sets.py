@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from advisor.advice.comparison import expected_gain
 from advisor.advice.predict import Predictor
+from advisor.advice.recommendation import least_gain
 from advisor.advice.rules import select
 from advisor.records import Answer, Limits, Profile, Standing, length_ratio, within
 from advisor.statistics import Floats
+from advisor.strategies.strategy import AnsweredSplit, Decoded, Replay
+from advisor.tasks import load_task
 from benchmarks._measure import RESULTS, Figure
 from benchmarks.studies.real import plain_sets, unpacked
-from benchmarks.studies.zoo import Outcomes, answer_of
+from benchmarks.studies.zoo import KEPT_WEIGHTS, Outcomes, answer_of
 
 REAL = RESULTS / "real.json"
 MAX_GAPS = (5.0, 10.0, 15.0, 20.0, 100.0)
@@ -118,6 +122,72 @@ def set_gains(pool: DecodedSets) -> list[SetGain]:
             promise = sum(Predictor(profiles).shares(models)) / 2
             found.append(SetGain(models, promise - best, 100 * float(right.mean()) - best))
     return found
+
+
+def recommended_figures(pools: Sequence[DecodedSets], splits: int) -> Iterator[Figure]:
+    """What sets that decode together gain on fresh questions where the advice is to run them, over the best member.
+
+    All sets inside the rules are tried, each as the only strategy beside its members. By the answers to dev and
+    held-out questions it is recommended where its expected gain is worth its calls; other questions judge it.
+    """
+    for source in sorted({pool.source for pool in pools}):
+        gains: dict[tuple[str, Members], list[float]] = {}
+        tried = 0
+        for pool in pools:
+            if pool.source == source:
+                for models, found in _fresh_gains(pool, splits):
+                    tried += 1
+                    if found is not None:
+                        gains.setdefault((pool.task, models), []).append(found)
+        each = [gain for own in gains.values() for gain in own]
+        note = f"{tried} trials of sets inside the rules, {splits} splits"
+        yield Figure(f"recommended_share_{source}", len(each) / max(tried, 1), note=f"of {note}")
+        # A set that few splits recommend had luck on the questions that are not fresh.
+        often = [float(np.mean(own)) for own in gains.values() if 2 * len(own) >= splits]
+        if often:
+            note = f"points over the best member on fresh questions; {note}"
+            yield Figure(f"recommended_gain_{source}", float(np.mean(each)), limit="at least -0.5", note=note)
+            note = f"the worst of {len(often)} sets that at least half of the splits recommend; {note}"
+            yield Figure(f"recommended_worst_{source}", min(often), limit="at least -1.5", note=note)
+
+
+def _fresh_gains(pool: DecodedSets, splits: int) -> Iterator[tuple[Members, float | None]]:
+    """Each set inside the rules, and its gain on fresh questions by each split; None where it is not recommended."""
+    chance, task = np.random.default_rng(0), load_task("word_problems", split="test")
+    parts = 3 if pool.dev is pool.judge else 2
+    for _ in range(splits):
+        *known, fresh = np.array_split(chance.permutation(pool.questions), parts)
+        first = pool.judge if parts == 3 else pool.dev
+        on_dev = known[0].tolist() if parts == 3 else list(range(len(next(iter(first.values())).answers)))
+        for models, right in pool.sets.items():
+            dev = AnsweredSplit(task, {name: first[name] for name in models}).part(on_dev)
+            if len(select([each.standing for each in dev.profiles.values()], Limits()).selected) < len(models):
+                continue
+            held_out = AnsweredSplit(task, {name: pool.judge[name] for name in models}).part(known[-1].tolist())
+            graded = [Answer(str(n), None, None, float(right[n]), "eos") for n in known[-1]]
+            decoded = Decoded(models, "unite")
+            held_out = replace(held_out, written={decoded: Replay(Profile("unite", tuple(graded)))})
+            expected = expected_gain(decoded, dev, held_out)
+            members = {name: [*dev.profiles[name].answers, *held_out.profiles[name].answers] for name in models}
+            best = max(models, key=lambda name: sum(answer.score for answer in members[name]))
+            gain = 100 * float(right[fresh].mean()) - pool.judge[best].part(fresh.tolist()).accuracy
+            yield models, gain if expected > least_gain(len(models), None) else None
+
+
+def weight_figures(zoo: DecodedSets, path: Path = KEPT_WEIGHTS) -> Iterator[Figure]:
+    """What sets of the zoo inside the rules gain with the weights of right texts, beside equal weights."""
+    kept = json.loads(path.read_text(encoding="utf-8"))["sets"]
+    gains = []
+    for names, own in kept.items():
+        members = zoo.ordered(names.split(" "))
+        bits = np.unpackbits(np.frombuffer(bytes.fromhex(own["right"]), dtype=np.uint8))[: zoo.questions]
+        best = max(zoo.judge[name].accuracy for name in members)
+        gains.append((100 * float(bits.mean()) - best, 100 * float(zoo.sets[members].mean()) - best))
+    weighted, equal = np.array(gains).T
+    note = f"points, {len(gains)} sets inside the rules on {zoo.questions} questions"
+    yield Figure("weights_over_equal_zoo", float((weighted - equal).mean()), note=f"{note}; with likelihood over equal")
+    for name, values in (("likelihood", weighted), ("equal", equal)):
+        yield Figure(f"weights_{name}_worst_zoo", float(values.min()), note=f"over the best member, the worst; {note}")
 
 
 def limit_figures(pools: Sequence[DecodedSets]) -> Iterator[Figure]:

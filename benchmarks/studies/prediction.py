@@ -28,7 +28,16 @@ from advisor.strategies.learned_vote import LearnedVote
 from advisor.strategies.replay import replay_all
 from advisor.strategies.strategy import Strategy
 from benchmarks._measure import Figure, arguments, commit, progress, tell
-from benchmarks.studies._decoded_sets import DecodedSets, SetGain, limit_figures, of_real, of_zoo, set_gains
+from benchmarks.studies._decoded_sets import (
+    DecodedSets,
+    SetGain,
+    limit_figures,
+    of_real,
+    of_zoo,
+    recommended_figures,
+    set_gains,
+    weight_figures,
+)
 from benchmarks.studies._pools import ANSWERED, NAMES, POOLS, RealPool, read_pool, sub_pools
 from benchmarks.studies.zoo import read
 
@@ -89,6 +98,8 @@ def main(given: Sequence[str] | None = None) -> int:
     figures = [
         *decoded_figures(pools, 1 if options.quick else _CASES),
         *limit_figures(pools),
+        *weight_figures(pools[0]),
+        *recommended_figures(pools, 1 if options.quick else _CASES),
     ]
     tell("prediction", figures, options)
     if options.save and not options.quick:

@@ -9,6 +9,9 @@ one core, and decoding a set minutes, so what came out is kept in results/zoo.js
     set     a bit a question, 1 where it was right, four of them to a hexadecimal digit
 
 Sets decode in the order of their members' accuracy on the demo's dev questions, of which none is among these.
+
+With --weights likelihood the sets inside the rules decode with these weights, of the demo's models unless others are
+named, and results/zoo_weights.json has the weights of each set and its bits.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from numpy.typing import NDArray
 from advisor.advice.rules import select
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
-from advisor.models.run_config import RunConfig
+from advisor.models.run_config import EQUAL, LIKELIHOOD, RunConfig
 from advisor.options.new_run import SelectOptions
 from advisor.progress import Progress
 from advisor.records import Answer, Limits, Profile
@@ -47,6 +50,7 @@ EXTRA = (
 )
 """What the zoo has besides the demo's models; the numbers of steps were chosen once, before any of it was measured."""
 KEPT = RESULTS / "zoo.json"
+KEPT_WEIGHTS = RESULTS / "zoo_weights.json"
 _WRONG, _NONE = 1, 15
 _LONGEST = 255
 _ROWS = 256
@@ -59,20 +63,31 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", nargs="+", metavar="NAME", help="these of the zoo; all without")
     parser.add_argument("--questions", type=int, default=500, help="how many of the demo's 1,000")
     parser.add_argument("--largest", type=int, choices=(2, 3), default=3, help="pairs, or triples too")
+    parser.add_argument("--weights", choices=(EQUAL, LIKELIHOOD), default=EQUAL, help="of the sets' members")
     options = parser.parse_args(given)
-    known = folders()
-    wanted = {name: known[name] for name in options.models or known}
-    keep(decode(wanted, default_cache_dir() / "benchmarks", options.questions, options.largest))
+    default = [recipe.name for recipe in (*RECIPES, *(EXTRA if options.weights == EQUAL else ()))]
+    wanted = folders(options.models or default)
+    cache_dir, limits = default_cache_dir() / "benchmarks", (options.questions, options.largest)
+    if options.weights == EQUAL:
+        keep(decode(wanted, cache_dir, *limits)[0])
+        return 0
+    outcomes, weights = decode(wanted, cache_dir, *limits, weights=options.weights)
+    found = {
+        names: {"weights": weights[tuple(names.split(" "))], "right": right} for names, right in outcomes.bits.items()
+    }
+    kept = {"signature": outcomes.signature, "questions": outcomes.questions, "sets": found}
+    KEPT_WEIGHTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
-def folders() -> dict[str, Path]:
-    """Each model's folder by name, the demo's first; those that are missing are trained before."""
-    own = {recipe.name: default_cache_dir() / "zoo" / recipe.name for recipe in EXTRA}
-    missing = [recipe for recipe in EXTRA if not (own[recipe.name] / "training.json").is_file()]
+def folders(names: Sequence[str]) -> dict[str, Path]:
+    """Each model's folder by name; those that are missing are trained before."""
+    own = {recipe.name: default_cache_dir() / "zoo" / recipe.name for recipe in EXTRA if recipe.name in names}
+    missing = [each for each in EXTRA if each.name in own and not (own[each.name] / "training.json").is_file()]
     if missing:
         make_models(missing, default_cache_dir() / "zoo")
-    return {recipe.name: DEMO / "models" / recipe.name for recipe in RECIPES} | own
+    known = {recipe.name: DEMO / "models" / recipe.name for recipe in RECIPES} | own
+    return {name: known[name] for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +111,11 @@ class Outcomes:
         """How many there are."""
         return len(next(iter(self.profiles.values())).answers)
 
+    @property
+    def bits(self) -> dict[str, str]:
+        """Whether each set was right, as the file has it."""
+        return {" ".join(models): np.packbits(right).tobytes().hex() for models, right in self.sets.items()}
+
     def as_dict(self) -> dict[str, Any]:
         """As JSON has them."""
         digits = dict(zip(self.models, answer_digits([self.profiles[name] for name in self.models]), strict=True))
@@ -103,7 +123,7 @@ class Outcomes:
             "signature": self.signature,
             "questions": self.questions,
             "models": {name: _packed_model(self.profiles[name], each) for name, each in digits.items()},
-            "sets": {" ".join(models): np.packbits(right).tobytes().hex() for models, right in self.sets.items()},
+            "sets": self.bits,
         }
 
 
@@ -151,14 +171,21 @@ def keep(outcomes: Outcomes, path: Path = KEPT) -> None:
     path.write_text(json.dumps(outcomes.as_dict(), indent=1) + "\n", encoding="utf-8")
 
 
-def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None = None, largest: int = 3) -> Outcomes:
-    """Have all models, and all sets of them, answer the demo's test questions.
+def decode(
+    folders: Mapping[str, Path],
+    cache_dir: Path,
+    questions: int | None = None,
+    largest: int = 3,
+    weights: str = EQUAL,
+) -> tuple[Outcomes, dict[tuple[str, ...], tuple[float, ...] | None]]:
+    """Have all models, and all sets of them, answer the demo's test questions; and the weights of the sets.
 
     Args:
         folders: The models by name.
         cache_dir: Where responses are looked up and kept, so that an interruption loses nothing.
         questions: Only so many of them.
         largest: Members of the largest sets, at least 2.
+        weights: As ``--weights``; other ones than equal are for the sets inside the rules only.
     """
     dev, test = load_task("word_problems", split="dev"), load_task("word_problems", split="test")
     if questions is not None:
@@ -166,7 +193,7 @@ def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None =
     # Weights are stored in half precision; processors compute faster, and the same everywhere, in float32.
     candidates = tuple(ModelSpec(Checkpoint(str(folder)), name, dtype="float32") for name, folder in folders.items())
     plan = RunConfig(
-        options=SelectOptions(batch_size=_ROWS),
+        options=SelectOptions(batch_size=_ROWS, weights=weights),
         candidates=candidates,
         dev=dev,
         held_out=None,
@@ -175,15 +202,23 @@ def decode(folders: Mapping[str, Path], cache_dir: Path, questions: int | None =
     )
     with ResponseCache(cache_dir) as store:
         profiler = Profiler(plan, store, Progress(quiet=True))
-        ordered = _by_accuracy(list(profiler.alone(list(folders), dev).values()))
+        on_dev = profiler.alone(list(folders), dev)
+        ordered = _by_accuracy(list(on_dev.values()))
         alone = profiler.alone(ordered, test)
         sets = {}
         wanted = [models for size in range(2, largest + 1) for models in combinations(ordered, size)]
+        if weights != EQUAL:
+            wanted = [each for each in wanted if len(_by_rules([on_dev[name] for name in each])) == len(each)]
         for number, models in enumerate(wanted, start=1):
             found = profiler.together(models, test)
             sets[models] = scores(found) == 1
             progress(f"{number} of {len(wanted)}: {', '.join(models)}: {found.accuracy:.1f}")
-    return Outcomes(test.signature, ordered, alone, sets)
+        shares = {models: profiler.weights(models) for models in sets}
+    return Outcomes(test.signature, ordered, alone, sets), shares
+
+
+def _by_rules(profiles: Sequence[Profile]) -> tuple[str, ...]:
+    return select([profile.standing for profile in profiles], Limits()).selected
 
 
 def _by_accuracy(profiles: Sequence[Profile]) -> tuple[str, ...]:
