@@ -27,7 +27,8 @@ from reports.charts.svg import figure_of, markup, new_figure
 if TYPE_CHECKING:
     from advisor.statistics import Interval
 
-_COLUMN = 190  # for the names beside a wide drawing; a narrow one has no room beside, so they are above the lines
+# The names beside a wide drawing have this width or more; a narrow one has no room beside, so they are above the lines.
+_COLUMN, _CHARACTER, _LONGEST = 190, 7.9, 40
 _LEFT, _FOOT = 8, 44
 # The lines are in the middle of the rows, or below their names.
 _TALL_ROW, _NAME_ABOVE = 45, 17
@@ -44,17 +45,19 @@ def row_axes(
 ) -> Axes:
     """Return axes with a line for each name, at y = 0, 1, 2 and so on from the top; sizes are in CSS pixels."""
     beside = width == WIDE and not above
-    longest, row = (24, row) if beside else (width // 9, max(row, _TALL_ROW))
+    longest, row = (_LONGEST, row) if beside else (width // 9, max(row, _TALL_ROW))
+    names = [text.shortened(name, longest) for name in names]
+    column = max(_COLUMN, _CHARACTER * max(map(len, names), default=0))
     height = row * len(names) + _FOOT
-    axes = add_axes(new_figure(width, height), _COLUMN if beside else _LEFT, _FOOT, width - right, height)
+    axes = add_axes(new_figure(width, height), column if beside else _LEFT, _FOOT, width - right, height)
     lowered = 0.0 if beside else 0.5 * _NAME_ABOVE / row
     axes.set_ylim(len(names) - 0.5 - lowered, -0.5 - lowered)
     for y, name in enumerate(names):
         axes.annotate(
-            text.shortened(name, longest),
+            name,
             (0, y),
             xycoords=("axes fraction", "data"),
-            xytext=(-_COLUMN, 0) if beside else (0, _NAME_ABOVE),
+            xytext=(-column, 0) if beside else (0, _NAME_ABOVE),
             textcoords="offset points",
             fontsize=NAME_SIZE,
             weight="bold" if bold and bold[y] else "normal",

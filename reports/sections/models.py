@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.transforms import Bbox
 
 from advisor.run.figures import GroupAccuracy, Measured
-from advisor.run.result import CandidateFigures, Provenance, Result
+from advisor.run.result import CandidateFigures, Result
 from ensemble.common import text
 from reports.charts.axes import (
     NARROW,
@@ -38,8 +38,7 @@ _SHADES = 9
 FEW = 20
 _MOST_LENGTHS = 40  # candidates; with more, the page would show little else
 _HEIGHT = 0.42  # of the highest bar of a histogram, in rows
-MOST_CANDIDATES = 12  # with more, matrices have no room for their values, nor a map for the names of all
-MOST_PAIRS = 1000  # in the table: a hundred candidates have 4,950; those with the best candidates come first
+MOST_CANDIDATES = 12  # in a matrix; with more, a map has no room for the names of all
 _Square = tuple[int | None, str, str]  # the level of its colour, its value, and what it is
 
 
@@ -312,23 +311,12 @@ def pairs(result: Result) -> dict[str, Any] | None:
         return None
     measures = [measure for measure in MEASURES if any(measure.key in known for known in by_index.values())]
     paired = {index for pair in by_index for index in pair}
-    candidates = [(index, candidate) for index, candidate in enumerate(result.candidates) if index in paired]
-    drawn = measures if len(candidates) <= MOST_CANDIDATES else []
-    # The best candidates come first in the file, and so do their pairs.
-    rows = [(*pair, known) for pair, known in list(by_index.items())[:MOST_PAIRS]]
-
-    def name(place: int) -> Callable[[Any], Cell]:
-        return lambda row: Cell(result.candidates[row[place]].name)
-
-    def figure(measure: PairMeasure) -> Callable[[Any], Cell]:
-        return lambda row: Cell(measure.written(row[2].get(measure.key)))
-
-    columns = [Column("Model", name(0), "name"), Column("Other model", name(1), "name")]
-    columns += [Column(measure.title, figure(measure)) for measure in measures]
+    # Those of the recommendation first, then the best ones.
+    order = sorted(paired, key=lambda index: (result.candidates[index].name not in result.roles, index))
+    candidates = [(index, result.candidates[index]) for index in sorted(order[:MOST_CANDIDATES])]
     return {
-        "matrices": [(measure, _matrix(measure, candidates, by_index, result.short_names)) for measure in drawn],
-        "total": len(by_index),
-        "table": make_table("Pairs", rows, columns),
+        "matrices": [(measure, _matrix(measure, candidates, by_index, result.short_names)) for measure in measures],
+        "left_out": len(paired) - len(candidates),
     }
 
 
@@ -363,7 +351,7 @@ def _matrix(
         return level, written, f"{first.name} and {second.name}: {written}"
 
     return [
-        (text.shortened(short_names[one[1].name], 22), [cell(one, other) for other in candidates[:row]])
+        (text.shortened(short_names[one[1].name], 30), [cell(one, other) for other in candidates[:row]])
         for row, one in enumerate(candidates)
     ]
 
@@ -398,13 +386,4 @@ def cost(result: Result) -> dict[str, Any] | None:
     ]
     return {
         "table": make_table("Time", rows, columns, lambda each: "together" if each is run else ""),
-        "loads": _loads(result.provenance),
     }
-
-
-def _loads(provenance: Provenance) -> tuple[int, int, float] | None:
-    """Return how many models were loaded, how often in all, and the seconds of that; None if none was."""
-    loads = [each for each in provenance.loads.values() if each.count and each.seconds_total is not None]
-    if not loads:
-        return None
-    return len(loads), sum(each.count for each in loads), sum(each.seconds_total or 0.0 for each in loads)
