@@ -15,20 +15,20 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ensemble.errors import MemberError
 from ensemble.methods.unite import union
 from ensemble.models.member import Member
 from ensemble.runtime.logits import Logits, top_k
 from ensemble.score import MAX_LOGITS, ChoiceQuestion, batches, continuations, paths
-from ensemble.step.distribution import Distribution, candidate_logits
+from ensemble.step.distribution import candidate_logits
 from ensemble.vocabulary.joint import NONE, JointVocabulary, MemberTables, build
 from ensemble.vocabulary.retokenize import Continuation
 from ensemble.vocabulary.token_bytes import Vocabulary
@@ -216,59 +216,43 @@ class ReadSteps:
 
 def steps_of(readings: Sequence[Sequence[Reading]], joint: JointVocabulary, k: int) -> ReadSteps:
     """The steps of a set, its primary first, by each member's readings of the same texts."""
-    numbers, rows, count = [], [], 0
+    texts, following = [torch.empty(0).long()], [torch.empty(0).long()]
+    ids: list[list[Tensor]] = [[torch.empty(0, 1).long()] for _ in readings]
+    logits: list[list[Tensor]] = [[torch.empty(0, 1)] for _ in readings]
     for n, each in enumerate(zip(*readings, strict=True)):
-        count += len(each[0].offsets)
-        shared = set.intersection(*(set(reading.offsets.tolist()) for reading in each))
         # A token that is no candidate is never written.
-        written = each[0].following != NONE
-        for place, offset in enumerate(each[0].offsets.tolist()):
-            if offset in shared and written[place]:
-                numbers.append(n)
-                rows.append([int(torch.searchsorted(reading.offsets, offset)) for reading in each])
-    texts = torch.tensor(numbers).long()
-    parts = [
-        _steps(readings, rows[first : first + _PLACES], numbers[first : first + _PLACES], joint, k)
-        for first in range(0, len(rows), _PLACES)
-    ]
-    widest = max((members.shape[2] for members, _ in parts), default=1)
-    pad = torch.nn.functional.pad
-    padded = [[pad(each, (0, widest - each.shape[-1])) for each in part] for part in parts]
-    members = torch.cat([each for each, _ in padded], dim=1) if parts else torch.empty(len(readings), 0, 1).double()
-    goes_on = torch.cat([each for _, each in padded]) if parts else torch.empty(0, 1, dtype=torch.bool)
-    return ReadSteps(texts, len(rows) / max(count, 1), members, goes_on)
-
-
-def _steps(
-    readings: Sequence[Sequence[Reading]],
-    rows: Sequence[Sequence[int]],
-    numbers: Sequence[int],
-    joint: JointVocabulary,
-    k: int,
-) -> tuple[Tensor, Tensor]:
-    """The probabilities [members, places, U] at some rows of the readings, and which entries [places, U] go on."""
-    logits: list[Logits] = []
-    following = torch.empty(0)
-    for member, own in enumerate(readings):
-        ids, values, after = [], [], []
-        for n, group in groupby(zip(numbers, rows, strict=True), key=lambda item: item[0]):
-            index = torch.tensor([row[member] for _, row in group])
-            ids.append(own[n].ids[index])
-            values.append(own[n].logits[index])
-            after.append(own[n].following[index])
-        width = max(each.shape[1] for each in ids)
-        pad = torch.nn.functional.pad
-        all_ids = torch.cat([pad(each, (0, width - each.shape[1]), value=NONE) for each in ids])
-        all_values = torch.cat([pad(each, (0, width - each.shape[1]), value=-torch.inf) for each in values])
-        # Not of this process, as far as the union is concerned: it reads no other logits.
-        logits.append(cast(Logits, _ReadLogits(all_ids, all_values)))
-        following = torch.cat(after) if member == 0 else following
-    entries = joint.entries[0][following]
+        places = each[0].offsets[each[0].following != NONE]
+        for reading in each:
+            places = places[torch.isin(places, reading.offsets)]
+        for member, reading in enumerate(each):
+            rows = torch.searchsorted(reading.offsets, places)
+            ids[member].append(reading.ids[rows])
+            logits[member].append(reading.logits[rows])
+            if member == 0:
+                following.append(reading.following[rows])
+        texts.append(torch.full_like(places, n))
+    all_ids, all_logits = [_joined(each, NONE) for each in ids], [_joined(each, -torch.inf) for each in logits]
+    numbers, wanted = torch.cat(texts), torch.cat(following)
     shares = torch.full((len(readings),), 1 / len(readings), dtype=torch.float64)
-    step: Distribution = union(logits, joint, k, shares, entries[:, None])
-    members = step.members.masked_fill(step.ids == NONE, 0)
-    # Other entries may begin with the same id, and the primary writes this one for them, too.
-    return members, step.present & (step.ids == following[:, None])
+    members = [torch.empty(0, len(readings), 1).double()]
+    goes_on = [torch.empty(0, 1, dtype=torch.bool)]
+    for first in range(0, len(numbers), _PLACES):
+        some = slice(first, first + _PLACES)
+        # The union reads no more of logits than what these tell.
+        known = [_ReadLogits(own[some], values[some]) for own, values in zip(all_ids, all_logits, strict=True)]
+        entries = joint.entries[0][wanted[some]][:, None]
+        step = union(cast("Sequence[Logits]", known), joint, k, shares, entries)
+        members.append(step.members.masked_fill(step.ids == NONE, 0).transpose(0, 1))
+        # Other entries may begin with the same id, and the primary writes this one for them, too.
+        goes_on.append(step.present & (step.ids == wanted[some][:, None]))
+    share = len(numbers) / max(sum(len(reading.offsets) for reading in readings[0]), 1)
+    return ReadSteps(numbers, share, _joined(members, 0).transpose(0, 1), _joined(goes_on, 0))
+
+
+def _joined(parts: Sequence[Tensor], empty: float) -> Tensor:
+    """Tensors that differ in the last dimension below each other, filled up on its right side."""
+    width = max(part.shape[-1] for part in parts)
+    return torch.cat([pad(part, (0, width - part.shape[-1]), value=empty) for part in parts])
 
 
 def set_vocabulary(joint: JointVocabulary, numbers: Sequence[int]) -> JointVocabulary:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -72,8 +73,11 @@ def test_weights_follow_from_the_dev_questions(chosen: Place) -> None:
 def test_a_set_of_unequal_models_is_decoded_with_the_weights_that_right_texts_gave(place: Place) -> None:
     names = "terse-neox,novice-llama,stepwise-llama"
     options = ("--pool", "demo", "--only", names, "--task", "word_problems", *SELECT[-4:], "--limit", "100")
-    ran = place.advisor("select", *options, "--weights", "likelihood", "--out", "run", "--quiet")
-    assert (ran.status, ran.err) == (0, "")
+    ran = place.advisor("select", *options, "--weights", "likelihood", "--out", "run")
+    assert ran.status == 0
+    assert re.search(
+        r"note the weights of .* are [\d.]+ : [\d.]+ : [\d.]+, from [\d,]+ tokens of \d+ right texts", ran.err
+    )
     result = place.json("run/result.json")
     found = result["ensemble"]
     weights = dict(zip([each["model"] for each in found["members"]], found["weights"], strict=True))

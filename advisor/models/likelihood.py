@@ -30,7 +30,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from advisor.models.loaded_models import ALONE, LoadedModels
 from advisor.models.response_cache import ResponseCache, key_of
 from advisor.progress import Progress
-from advisor.records import Profile
+from advisor.records import Profile, signed
 from advisor.statistics import Floats
 from advisor.tasks.metrics import COMPARING
 from advisor.tasks.task import Task
@@ -49,7 +49,7 @@ _RIGHT = 0.5
 _PARTS = {1: 1, 2: 20, 3: 10}
 """Into how many parts the grid of weights divides 1, by the number of members; 5 for more of them."""
 _FOLDS = 5
-_FORM = 1
+_FORM = 2
 """Part of the keys of readings and of what they tell; another form is not read."""
 _ROWS = 64
 """Texts to read at a time, where memory allows it."""
@@ -68,23 +68,24 @@ class ReadSet:
         weights: Those with which most steps are right, 1 in all, the primary's first.
         steps: How many there are.
         texts: Of how many texts.
-        share: Of the primary's places, those that all members have.
-        right: The share of steps that each member alone writes as the texts have them.
-        either: That of steps that at least one of them writes so.
-        equal: That of the set with equal weights.
-        weighted: That of the set with weights from other texts, by cross-validation.
+        equal: The share of steps that the set with equal weights writes as the texts have them.
+        weighted: The same with weights from other texts, by cross-validation.
         error: The standard error of the last one minus that with equal weights.
     """
 
     weights: tuple[Share, ...]
     steps: int
     texts: int
-    share: Share
-    right: tuple[Share, ...]
-    either: Share
     equal: Share
     weighted: Share
     error: float
+
+    def __str__(self) -> str:
+        weights, gain = " : ".join(f"{weight:.2f}" for weight in self.weights), 100 * (self.weighted - self.equal)
+        return (
+            f"{weights}, from {self.steps:,} tokens of {self.texts:,} right texts; on texts left out {signed(gain)} "
+            f"points of right tokens over equal weights (standard error {100 * self.error:.1f})"
+        )
 
 
 _READ_SET = TypeAdapter(ReadSet)
@@ -261,9 +262,6 @@ def read_set(steps: ReadSteps) -> ReadSet | None:
         weights=tuple(best_weights(grid, right).tolist()),
         steps=count,
         texts=int((lengths > 0).sum()),
-        share=steps.share,
-        right=tuple(alone.mean(axis=1).tolist()),
-        either=float(alone.any(axis=0).mean()),
         equal=float(sure + right[0].sum()) / count,
         weighted=float(sure + others.sum()) / count,
         error=float(np.sqrt(np.square(gains - gains.sum() / count * lengths).sum()) / count),

@@ -60,6 +60,7 @@ class Profiler:
         self._engine = engine or LocalJobRunner(config.cache_dir)
         self._on_dev: dict[str, Profile] = {}
         self._reader: SetReader | None = None
+        self._said: list[ReadSet] = []
         self._candidates = {candidate.name: candidate for candidate in config.candidates}
         # What determines each candidate's responses.
         self.identities = {
@@ -208,6 +209,9 @@ class Profiler:
                     f"--weights {LIKELIHOOD}: {join(names)} cannot all read right texts here: one of them is behind a "
                     "server, or no response is right; give --weights accuracy, or numbers"
                 )
+            if found not in self._said:
+                self._said.append(found)
+                self._progress.say(f"the weights of {join(names)} are {found}")
             return found.weights if max(found.weights) - min(found.weights) > TOLERANCE else None
         if kind != ACCURACY:
             numbers = dict(zip(self._candidates, read_numbers(kind), strict=True))
