@@ -290,6 +290,16 @@ def test_a_model_with_nearly_all_answers_of_another_counts_as_one_voter_with_it(
     assert found.text.endswith("of the questions, so they count as one voter.")
 
 
+def test_two_copies_of_a_model_count_as_one_voter_with_it_though_they_differ_more_from_each_other() -> None:
+    answers = independent(8, 200, 0)
+    # Each differs in 4% of the answers, and in other ones.
+    for row, first in ((0, 0), (2, 100)):
+        answers[row] = answers[1]
+        answers[row, first : first + 8] = 7
+    found = [each.models for each in found_in(answering(answers)) if each.code == "near_copies"]
+    assert found == [("m0", "m1"), ("m1", "m2")]
+
+
 def test_independent_models_and_few_questions_make_no_near_copies() -> None:
     answers = independent(8, 200, 0)
     assert "near_copies" not in [each.code for each in found_in(answering(answers))]

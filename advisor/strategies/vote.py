@@ -147,15 +147,14 @@ def near_copies(profiles: Sequence[Profile]) -> dict[str, tuple[str, float]]:
 
     Each with that model, and the share of their answers that are equal.
     """
-    codes, kept, found = codes_of(profiles), list[int](), dict[str, tuple[str, float]]()
-    for row, own in enumerate(codes):
-        either = (own != NONE) | (codes[kept] != NONE)
-        equal = ((own == codes[kept]) & either).sum(axis=1)
+    codes, found = codes_of(profiles), dict[str, tuple[str, float]]()
+    for row, own in enumerate(codes[1:], start=1):
+        either = (own != NONE) | (codes[:row] != NONE)
+        equal = ((own == codes[:row]) & either).sum(axis=1)
         shares = equal / np.maximum(either.sum(axis=1), _FEWEST_ANSWERS)
-        if kept and shares.max() >= NEAR_COPY:
-            found[profiles[row].model] = profiles[kept[int(shares.argmax())]].model, float(shares.max())
-        else:
-            kept.append(row)
+        # Also of a copy: two copies of one model differ more from each other than from that model.
+        if shares.max() >= NEAR_COPY:
+            found[profiles[row].model] = profiles[int(shares.argmax())].model, float(shares.max())
     return found
 
 
