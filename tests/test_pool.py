@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,12 @@ VALUES = {
     "price_out": 2.0,
     "thinking": "<a>...</a>",
     "thinking_budget": 16,
+    "prompt": "{{prompt}}!",
+    "shots": 0,
+    "system": "Be brief.",
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "max_new_tokens": 8,
     "num_cpus": 2,
     "num_gpus": 0.5,
     "trust_remote_code": True,
@@ -259,12 +266,17 @@ VALUES = {
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_each_option_of_a_line_is_where_its_field_says(tmp_path: Path, remote: bool) -> None:
+def test_each_option_of_a_line_is_where_its_field_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remote: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
     place = SERVER if remote else f"org/model@{COMMIT}"
     for name, option in options_of_models(remote=remote).items():
         value = VALUES[name]
         text = ",".join(value) if isinstance(value, list) else str(value).replace("True", "true")
-        both = f"price_in={text} price_out={text}" if name.startswith("price") else f"{name}={text}"
+        if name == "prompt":
+            (tmp_path / text).write_text(f"{text}\n", encoding="utf-8")
+        both = f"price_in={text} price_out={text}" if name.startswith("price") else f"{name}={shlex.quote(text)}"
         spec = read_line(f"{place} {both}", "pool:1")
         member = member_to_json(spec, tmp_path)
         written = {

@@ -212,7 +212,7 @@ def _from_models(
     # The option's seed draws fresh questions. The run's seed drew its shots, which are in all of its prompts.
     shots = task.shots if options.shots is None else options.shots
     every = replace(options, shots=shots, limit=None)
-    whole = load_split(every, options.split, task.seed or 0, questions=options.questions)
+    whole = load_split(every, options.split, task.seed or 0, entries, questions=options.questions)
     whole.check_allowed()
     if task.prompt is not None and (task.prompt, task.metric) != (whole.prompt_digest, whole.metric):
         progress.say(

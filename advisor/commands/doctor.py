@@ -20,6 +20,7 @@ from advisor.jobs.dry_run import (
     problem_of,
     set_summary,
     tokens_written,
+    weights_once,
 )
 from advisor.models.endpoint import listed_models
 from advisor.models.fit import ROUNDING, place_models
@@ -70,7 +71,7 @@ def doctor(options: DoctorOptions) -> None:
     plans = [
         plan_model(entry, inference, prompt=prompt, new=new, problem=problem_of(entry, inference)) for entry in entries
     ]
-    together = plan_together(plans, options.max_models)
+    together = plan_together(weights_once(plans, entries), options.max_models)
     # Those of models are in the models' lines already.
     problems: list[str] = []
     download = sum(plan["download"] or 0 for plan in plans)

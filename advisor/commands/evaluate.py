@@ -108,13 +108,13 @@ def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunCo
             "its candidates with --members"
         )
     check_servers(candidates, options, None if options.pool is not None else run.file)
-    evaluated = load_split(options, options.split, options.seed, max_new_tokens=options.max_new_tokens)
+    evaluated = load_split(options, options.split, options.seed, candidates, max_new_tokens=options.max_new_tokens)
     evaluated.check_allowed()
     judges = judges_beside(run, options, evaluated)
     dev = evaluated
     # Without such weights a missing dev split must not end the command.
     if options.weights in (ACCURACY, LIKELIHOOD):
-        dev = load_split(options, "dev", options.seed, max_new_tokens=options.max_new_tokens)
+        dev = load_split(options, "dev", options.seed, candidates, max_new_tokens=options.max_new_tokens)
         _check_disjoint(evaluated, dev, options.weights)
     return RunConfig(
         options=options.of_select(k=options.k, weights=options.weights, think=options.think, seed=options.seed),

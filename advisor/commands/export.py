@@ -25,7 +25,7 @@ from ensemble.common.text import visible
 from ensemble.errors import InputError, UniteError
 from ensemble.models.hub import push_files
 from ensemble.models.model_files import check_unchanged
-from ensemble.models.spec import EnsembleSpec, ModelSpec
+from ensemble.models.spec import OWN_SETTINGS, EnsembleSpec, ModelSpec
 from ensemble.saved import folder as savedfolder
 from ensemble.saved.ensemble_json import to_json
 from ensemble.saved.model_card import MARKER, escaped, model_card, prompt_section
@@ -206,10 +206,14 @@ def _litellm_yaml(run: Path, chosen: EnsembleSpec | StrategyPlan, serve: str) ->
     while name in {member.name for member in members}:
         name += "-strategy"
     notes = []
-    if local or strategy is None or not (isinstance(strategy, Single) or router):
+    own = [member.name for member in members if not member.options("key").keys().isdisjoint(OWN_SETTINGS)]
+    if local or own or strategy is None or not (isinstance(strategy, Single) or router):
         runs = f"`{serve}` runs it, and the model {name} of the file is at its address, {_SERVED_URL}"
         what = "a set that decodes together" if strategy is None else str(strategy)
-        reason = f"no server runs {', '.join(local)}" if local else "such a program sends each question to one model"
+        reason = "such a program sends each question to one model"
+        if local or own:
+            names = ", ".join(local or own)
+            reason = f"no server runs {names}" if local else f"such a program does not ask {names} as its line says"
         notes.append(f"{what} cannot run there, because {reason}: {runs}")
         served = ModelSpec(ServerAddress(_SERVED_URL, run.resolve().name, key_env=_SERVED_KEY), name)
         members, router = (served, *(member for member in members if member.is_remote)), None

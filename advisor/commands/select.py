@@ -83,7 +83,7 @@ from advisor.strategies.strategy import AnsweredSplit
 from advisor.strategies.vote import can_vote
 from advisor.tasks.task import clusters_of
 from ensemble.common.schema import written
-from ensemble.common.text import counted, p_value
+from ensemble.common.text import counted, p_value, visible
 from ensemble.errors import InputError
 from ensemble.models.spec import ModelSpec
 from reports import write_report
@@ -162,7 +162,7 @@ def run_folder(options: SelectOptions, config: RunConfig) -> tuple[Path, dict[st
 def _described(entry: ModelSpec) -> str:
     """A model with the options that may change its responses; where it runs is no setting."""
     given = entry.options("result") | entry.options("key")
-    return " ".join((entry.name, *(f"{name}={value}" for name, value in given.items() if name != "device")))
+    return " ".join((entry.name, *(f"{name}={visible(str(given[name]))}" for name in given if name != "device")))
 
 
 def _folder(options: SelectOptions, task: str, settings: Mapping[str, Any]) -> Path:

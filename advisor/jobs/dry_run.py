@@ -13,6 +13,7 @@ from advisor.jobs.played import are_drawn, are_judged, reading_task
 from advisor.judge.prompts import Shown, judge_task
 from advisor.models.fit import check_pool, device_of, free_on, need_of_model, resources_of, too_large, weights_here
 from advisor.models.job import continued
+from advisor.models.own_prompts import asked_of
 from advisor.models.profiler import splits_of, stored_responses, unanswered
 from advisor.models.run_config import RunConfig
 from advisor.options.shared import EngineName, InferenceOptions
@@ -67,7 +68,8 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
             judges.append(_plan(config, judge, task, responses, verdicts(config, written_anew(config)), problem))
     readers = _readers(config, problems)
     every = [*models, *readers, *judges]
-    together = None if config.held_out is None else plan_together(models, config.options.rules.max_models)
+    distinct = weights_once(models, config.candidates)
+    together = None if config.held_out is None else plan_together(distinct, config.options.rules.max_models)
     prices = [plan["price"] for plan in every if plan["price"] is not None]
     return {
         "task": config.dev.name,
@@ -175,6 +177,7 @@ def _plan(
 
     Of each prompt, `missing` parts are responses of candidates that are not written yet.
     """
+    task = asked_of(task, [entry])
     limit, new = config.dev.max_new_tokens, tokens_written(task)
     shown, counted, trouble = _encoded(entry, config.options.chat_template, task.examples, problem)
     lengths = [count + each * limit for count, each in zip(counted, missing, strict=False)]
@@ -216,7 +219,7 @@ def _encoded(
     # A translation model may read the bare source. Only encoder-decoder models have languages.
     reads_source = sides is not None and bool(sides.key()) and sides.reads != "prompt"
     given = [example.model_input for example in examples]
-    inputs = [(each.source if reads_source else each.prompt) if isinstance(each, Sourced) else each for each in given]
+    inputs = [((reads_source and each.source) or each.prompt) if isinstance(each, Sourced) else each for each in given]
     texts = [each.text if isinstance(each, Dialogue) else each for each in inputs[:SHOWN]]
     plain = [{"id": each.id, "text": text, "tokens": None} for each, text in zip(examples[:SHOWN], texts, strict=True)]
     if problem is not None or _has_to_come(entry) or not entry.can_decode:
@@ -417,6 +420,15 @@ def _by_device(plans: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]
         if plan["resources"] is None:
             by_device.setdefault(plan["device"], []).append(plan)
     return by_device
+
+
+def weights_once(plans: Sequence[dict[str, Any]], entries: Sequence[ModelSpec]) -> list[dict[str, Any]]:
+    """The plans of a pool's entries, those without weights that share the ones of an earlier entry."""
+    first = {entry.loaded: entry for entry in reversed(entries)}
+    return [
+        plan if first[entry.loaded] is entry or plan["weights"] is None else {**plan, "weights": 0}
+        for plan, entry in zip(plans, entries, strict=True)
+    ]
 
 
 def plan_together(plans: Sequence[dict[str, Any]], most: int) -> dict[str, Any] | None:

@@ -94,6 +94,7 @@ def task_info(task: Task, max_new_tokens: int | None = None) -> TaskInfo:
         max_new_tokens=max_new_tokens,
         extract=task.extract,
         template=task.template,
+        templates=dict(task.templates),
         notes=task.notes,
     )
 

@@ -375,10 +375,11 @@ def trace_responses(
     traces = {n: trace for n, trace in stored.items() if trace is not None}
     missing = {n: together.answers[n].text for n in numbers if n not in traces}
     if missing:
+        asked = profiler.asked(names, task)
         try:
             with progress.stage("step by step", len(numbers)) as advance:
                 advance(len(traces))
-                for n, generation in _decode(profiler.load(names), task, config.options.batch_size, list(missing)):
+                for n, generation in _decode(profiler.load(names), asked, config.options.batch_size, list(missing)):
                     # Batches of another size round differently; steps of another text would mislead.
                     same = generation.text == missing[n]
                     if not same:

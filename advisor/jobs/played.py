@@ -120,7 +120,7 @@ def reading_task(task: Task, prompts: Mapping[int, str]) -> Task:
 
     Encoder-decoder models read the whole prompt, since a source has no drafts.
     """
-    examples = [replace(task.examples[n], prompt=prompt, source=None) for n, prompt in prompts.items()]
+    examples = [replace(task.examples[n], prompt=prompt, source=None, own_prompts={}) for n, prompt in prompts.items()]
     split = f"{task.split} with responses"
     return replace(
         task, split=split, examples=tuple(examples), fingerprint=fingerprint(task.fingerprint, split, examples)

@@ -115,6 +115,7 @@ def check_candidates(
     refused: list[tuple[ModelSpec, str]] = []
     replaced: dict[str, list[str]] = {}
     unknown = False
+    seen, shared = set[ModelSpec](), set[str]()
     for entry in entries:
         place = device_of(entry, device, "local")
         need = need_of_model(entry, dtype, place or None)
@@ -125,8 +126,11 @@ def check_candidates(
             unknown = True
         elif need.weights > free:
             refused.append((entry, f"{entry.place}: {too_large({entry.name: need}, place, free)}"))
+        elif entry.loaded in seen:
+            shared.add(place)
         else:
             fitting.setdefault(place, []).append((need.weights, entry.name, need))
+        seen.add(entry.loaded)
     # A model whose need is not known may fit, so the run goes on.
     if refused and not fitting and not unknown and not any(is_stored(entry) for entry, _ in refused):
         raise InputError(refused[0][1])
@@ -138,7 +142,7 @@ def check_candidates(
     ]
     for place, each in fitting.items():
         free = free_on(place)
-        pair = sorted(each)[:2]
+        pair = [] if place in shared else sorted(each)[:2]
         # Candidates on other devices, and servers, can still be members together with one of these.
         if decode_together and len(pair) == 2 and free is not None and sum(need for need, _, _ in pair) > free:
             needs = {name: need for _, name, need in pair}
@@ -188,8 +192,11 @@ def place_models(
     if "auto" not in wanted.values() or not (free := _gpus()):
         return tuple(models), None
     fixed = {name: each for name, each in wanted.items() if each != "auto"}
-    needs = {model.name: need.weights if (need := need_of_model(model, dtype)) else 0 for model in here}
+    # Lines with the same weights share them, and so their device.
+    first = {model.loaded: model for model in reversed(here)}
+    needs = {model.name: need.weights if (need := need_of_model(model, dtype)) else 0 for model in first.values()}
     placed = place(needs, free, fixed)
+    placed |= {model.name: placed[first[model.loaded].name] for model in here}
     by_device: dict[str, list[str]] = {}
     for name, each in placed.items():
         by_device.setdefault(each, []).append(name)
@@ -239,7 +246,9 @@ def check_set(models: Sequence[ModelSpec], *, of_run: bool = False) -> None:
         check_device(f"{model.name} ran on another device, which --device replaces" if of_run else "--device", device)
         check_quantization(model.name, model.rounding, resolve_device(device))
         _check_checkpoint(model.checkpoint)
-    check_together({model.name: (model.device or "auto", need_of_model(model)) for model in models})
+    # Lines with the same weights share them.
+    distinct = {model.loaded: model for model in models}.values()
+    check_together({model.name: (model.device or "auto", need_of_model(model)) for model in distinct})
 
 
 def check_libraries(models: Sequence[ModelSpec], device: str) -> None:

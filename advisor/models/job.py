@@ -158,6 +158,8 @@ class Job:
 def question_key(key: Mapping[str, Any], example: Example, task: Task, settings: Settings) -> str:
     """The key of a response: the models and the method, the question, and how to generate."""
     question: dict[str, Any] = {**key, "decoding": _DECODING, "prompt": example.prompt}
+    if example.own_prompts:
+        question["prompts"] = list(example.own_prompts.values())
     if example.exchanges:
         question["exchanges"] = example.exchanges
     # Causal models read only the prompt, so that a source must not change their keys.
@@ -171,6 +173,7 @@ def question_key(key: Mapping[str, Any], example: Example, task: Task, settings:
         return key_of(question)
     if settings.temperature:
         question |= {"temperature": settings.temperature, "seed": settings.seed}
+        question |= {"top_p": settings.top_p} if settings.top_p < 1 else {}
     return key_of({**question, "max_new_tokens": settings.max_new_tokens, "stop": list(settings.stop)})
 
 

@@ -172,7 +172,7 @@ class SetReader:
                 {
                     "reading": _FORM,
                     "members": [self._keys[name]],
-                    "prompt": self._dev.examples[text[0]].prompt,
+                    "prompt": self._dev.examples[text[0]].prompt_of(name),
                     "text": text[1:],
                 }
             )

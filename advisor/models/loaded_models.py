@@ -44,7 +44,7 @@ class LoadedModels:
 
     def __init__(self, cache_dir: Path) -> None:
         self._cache_dir = cache_dir
-        self._members: dict[ModelSpec, Member] = {}
+        self._members: dict[ModelSpec, Member] = {}  # by what decides what is loaded; see :attr:`ModelSpec.loaded`
         self._in_use: tuple[ModelSpec, ...] = ()
         # Libraries are imported by one thread.
         self._lock = threading.Lock()
@@ -57,17 +57,19 @@ class LoadedModels:
         check_spec(spec)
         with self._lock:
             if not all(model.is_remote for model in spec.members):
-                self._in_use = spec.members
+                self._in_use = tuple(model.loaded for model in spec.members)
             # A server that is not there is found at once, and loading takes minutes.
             for model in sorted(spec.members, key=lambda model: not model.is_remote):
-                if model not in self._members:
+                if model.loaded not in self._members:
                     self._load(model)
+            members = [self._members[model.loaded] for model in spec.members]
             # Of a set, the member that needs the most threads takes the most time.
-            if counts := [self.threads[model.name] for model in spec.members if model.name in self.threads]:
+            if counts := [self.threads[member.name] for member in members if member.name in self.threads]:
                 import torch
 
                 torch.set_num_threads(max(counts))
-            ensemble = ensemble_of([self._members[model] for model in spec.members], spec, self._cache_dir)
+            named = [member.of_line(model) for member, model in zip(members, spec.members, strict=True)]
+            ensemble = ensemble_of(named, spec, self._cache_dir)
             while (ensemble.most_rows(TOKENS) or ROWS) < ROWS and self._make_room():
                 pass
             return ensemble
@@ -89,7 +91,8 @@ class LoadedModels:
             while not _fits(need, model) and self._make_room(model):
                 pass
         start = time.perf_counter()
-        [self._members[model]] = load_models([model])
+        [member] = load_models([model])
+        self._members[model.loaded] = member
         if not model.is_remote:
             self.seconds.setdefault(model.name, []).append(time.perf_counter() - start)
             if model.name not in self.threads and _device(model)[0] == "cpu":
@@ -99,13 +102,13 @@ class LoadedModels:
 
                 # Later, the number is that of the latest ensemble.
                 self._most_threads = self._most_threads or torch.get_num_threads()
-                self.threads[model.name] = fastest_threads(self._members[model].local, self._most_threads)
+                self.threads[model.name] = fastest_threads(member.local, self._most_threads)
 
     def _make_room(self, *beside: ModelSpec) -> bool:
         idle = self._idle(*(beside or self._in_use))
         if idle:
             # The one that takes the least time to load again.
-            del self._members[min(idle, key=lambda model: self.seconds[model.name][-1])]
+            del self._members[min(idle, key=lambda model: self.seconds[self._members[model].name][-1])]
             free_memory()
         return bool(idle)
 

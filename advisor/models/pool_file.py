@@ -9,8 +9,9 @@
     org/large  device=cuda  num_gpus=1  num_cpus=8          # its resources on a node, with --engine ray
     openai:http://127.0.0.1:8000/v1#org/name  key_env=MY_API_KEY
     openai:http://127.0.0.1:8001/v1#org/big   tokenizer=./tokenizers/big
+    ./models/my-finetune  name=steps  prompt=steps.txt      # the same model with another prompt
 
-The last two models are on servers, where ``#*`` stands for all models; see :mod:`ensemble.models.spec` for the options.
+``#*`` stands for all models of a server; see :mod:`ensemble.models.spec` for the options.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from pathlib import Path
 from advisor.records import fits, fits_patterns
 from ensemble.common.text import did_you_mean
 from ensemble.errors import InputError
+from ensemble.methods._response import read_prompt
 from ensemble.models.choices import GGUF_SUFFIX
+from ensemble.models.prompts import LONGEST_TEMPLATE
 from ensemble.models.spec import COMMIT, HUB_ID, Checkpoint, ModelSpec
 from ensemble.servers.address import ALL, PREFIX, read_address
 
@@ -138,6 +141,8 @@ def _specs(words: list[str], place: str, folder: Path) -> list[ModelSpec]:
 
     remote = words[0].startswith(PREFIX)
     given = read_options(words, place, remote=remote)
+    if (file := given.get("prompt")) is not None:
+        given["prompt"] = _template(file, place, folder)
     if not remote:
         spec = ModelSpec.read(_checkpoint(words[0], place, folder), given, place)
         if given.get("trust_remote_code"):
@@ -152,6 +157,26 @@ def _specs(words: list[str], place: str, folder: Path) -> list[ModelSpec]:
 
         return models_at(read_address(f"{url}#{ALL}", place), given, place, takes_all=model == ALL)
     return [ModelSpec.read(read_address(words[0], place), given, place)]
+
+
+def _template(name: str, place: str, folder: Path) -> str:
+    """The text of a file with a template of prompts."""
+    # Its library takes time to import.
+    from advisor.tasks.templates import Template
+
+    try:
+        path = (folder / name).resolve()
+        # A stranger's pool must not send other files to its servers.
+        if not path.is_relative_to(folder.resolve()):
+            raise InputError(f"prompt={name}: give a file in the folder of the pool file")
+        text, file = read_prompt(str(path))
+        fields = Template(text, file=file, key="").named
+    except InputError as error:
+        raise InputError(str(error), of=place) from None
+    if not fields or len(text) > LONGEST_TEMPLATE:
+        size = f"{LONGEST_TEMPLATE:,} characters"
+        raise InputError(f"{file}: it names a field of the question or {{{{prompt}}}}, in at most {size}", of=place)
+    return text
 
 
 def _checkpoint(model: str, place: str, folder: Path) -> Checkpoint:

@@ -15,6 +15,7 @@ from advisor.models.job import Job, next_turns, profile_in_turns, stored_texts
 from advisor.models.likelihood import ReadSet, SetReader, texts_of
 from advisor.models.loaded_models import ALONE, JobRunner, LoadedModels, LocalJobRunner
 from advisor.models.local_model import LocalModel
+from advisor.models.own_prompts import asked_of
 from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import (
     ACCURACY,
@@ -85,10 +86,10 @@ class Profiler:
                 fields = ", ".join(identity.address.left_out)
                 drawn = "; its responses may be drawn at random" if "temperature" in identity.address.left_out else ""
                 progress.say(f"{name}: requests leave out {fields}, which its server or its line does not take{drawn}")
-        limit = config.dev.max_new_tokens
         for name, candidate in self._candidates.items():
             checkpoint = candidate.checkpoint
             budget = checkpoint.thinking_budget if checkpoint.is_remote else candidate.thinking_budget
+            limit = candidate.max_new_tokens or config.dev.max_new_tokens
             if budget is not None and budget >= limit and config.dev.metric != "choice":
                 progress.say(
                     f"{name}: thinking_budget={budget} leaves no room for an answer: a response has at most {limit} "
@@ -129,7 +130,7 @@ class Profiler:
 
     def drawn(self, name: str, task: Task, temperature: float, seed: int) -> Profile:
         """Profile a candidate with sampling from its whole vocabulary."""
-        settings = replace(task.settings, temperature=temperature, seed=seed)
+        settings = replace(self.asked([name], task).settings, temperature=temperature, seed=seed)
         return self._run_one(task, lambda turn: self._job(f"{name}, drawn", [name], turn, _WHOLE_VOCABULARY, settings))
 
     def reading(self, name: str, task: Task, stage: str) -> Profile:
@@ -154,7 +155,11 @@ class Profiler:
 
     def _stored(self, names: Sequence[str], decoding: EnsembleSpec | None, task: Task) -> dict[str, str | None]:
         thinking = self._candidates[names[0]].thinking
-        return stored_texts(self._cache, self.key(names, decoding), task, thinking)
+        return stored_texts(self._cache, self.key(names, decoding), self.asked(names, task), thinking)
+
+    def asked(self, names: Sequence[str], task: Task) -> Task:
+        """A task as a candidate is asked it, or a set, the primary first."""
+        return asked_of(task, [self._candidates[name] for name in names])
 
     def model(self, name: str) -> ModelSpec:
         """The spec of a candidate."""
@@ -239,8 +244,10 @@ class Profiler:
 
     def _single(self, name: str, task: Task) -> EnsembleSpec | None:
         """How a candidate decodes alone."""
-        # Likelihoods of options need the whole vocabulary; a server computes them itself.
-        return _WHOLE_VOCABULARY if task.metric == "choice" and not self._candidates[name].is_remote else None
+        # Draws and likelihoods of options need the whole vocabulary; a server computes them itself.
+        candidate = self._candidates[name]
+        needs_all = task.metric == "choice" or bool(candidate.temperature)
+        return _WHOLE_VOCABULARY if needs_all and not candidate.is_remote else None
 
     def _job(
         self,
@@ -268,6 +275,7 @@ class Profiler:
             server = ""
             spec = replace(decoding or self.decoding(members), members=tuple(map(self.model, members)))
             connect = partial(LocalModel, name, partial(loaded.ensemble, spec), batch_size, loaded.make_room)
+        task = self.asked(members, task)
         turn = 1 + len(task.examples[0].exchanges)
         return Job(
             name,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from advisor.models.own_prompts import with_own_prompts
 from advisor.models.pool_file import entries_named, read_line, read_pool
 from advisor.options.new_run import ProfileOptions, SelectOptions
 from advisor.options.shared import (
@@ -88,7 +89,7 @@ class RunConfig:
             )
         seed, limit = options.seed, options.max_new_tokens
         split = profile.split if profile else "dev"
-        dev = load_split(options, split, seed, needs_reference=needs_reference, max_new_tokens=limit)
+        dev = load_split(options, split, seed, candidates, needs_reference=needs_reference, max_new_tokens=limit)
         dev.check_allowed()
         if dev.metric == "choice" and (writing := asked_for(options, names, names, names)):
             raise InputError(
@@ -100,7 +101,9 @@ class RunConfig:
         if not options.no_verify:
             # With a limit they come in the order of the seed, so that the first ones are a sample of all.
             asked = replace(options, limit=options.limit or MOST_QUESTIONS) if options.until_sure else options
-            held_out = load_split(asked, "held_out", seed, needs_reference=needs_reference, max_new_tokens=limit)
+            held_out = load_split(
+                asked, "held_out", seed, candidates, needs_reference=needs_reference, max_new_tokens=limit
+            )
             held_out.check_allowed()
         return cls(
             options=options,
@@ -118,6 +121,7 @@ def load_split(
     options: TaskOptions,
     split: str,
     seed: int = 0,
+    models: Sequence[ModelSpec] = (),
     *,
     needs_reference: bool = True,
     max_new_tokens: int | None = None,
@@ -125,22 +129,26 @@ def load_split(
 ) -> Task:
     """Load one split of the task that the options name, drawn with a seed; see :func:`advisor.tasks.load_task`.
 
-    A limit of tokens takes the place of the one that the task has.
+    It has the prompts of the models that have their own. A limit of tokens takes the place of the one of the task.
     """
-    task = load_task(
-        options.needed_task(),
-        split=split,
-        data_dir=options.data,
-        shots=options.shots,
-        limit=options.limit,
-        seed=seed,
-        allow_code_execution=options.allow_code_execution,
-        # A property of the machine, and not of a run.
-        allow_weak_sandbox=os.environ.get("ADVISOR_WEAK_SANDBOX") == "1",
-        needs_reference=needs_reference,
-        questions=questions,
-    )
-    return replace(task, max_new_tokens=max_new_tokens or task.max_new_tokens)
+
+    def load(shots: int | None) -> Task:
+        return load_task(
+            options.needed_task(),
+            split=split,
+            data_dir=options.data,
+            shots=shots,
+            limit=options.limit,
+            seed=seed,
+            allow_code_execution=options.allow_code_execution,
+            # A property of the machine, and not of a run.
+            allow_weak_sandbox=os.environ.get("ADVISOR_WEAK_SANDBOX") == "1",
+            needs_reference=needs_reference,
+            questions=questions,
+        )
+
+    task = load(options.shots)
+    return with_own_prompts(replace(task, max_new_tokens=max_new_tokens or task.max_new_tokens), models, load)
 
 
 def check_consent(candidates: Sequence[ModelSpec], options: TrustOptions) -> None:

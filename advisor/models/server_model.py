@@ -43,7 +43,7 @@ from ensemble.common.text import first_of
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.model_files import check_tokenizer
-from ensemble.models.prompts import Dialogue, Sourced
+from ensemble.models.prompts import Dialogue, Sourced, behind_system, with_system
 from ensemble.models.spec import ModelSpec
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import FEW_RETRIES, ServerClient, ServerError
@@ -261,11 +261,12 @@ class ServerModel:
             return self._choose(prompt)
         if isinstance(prompt, ToolChat):
             # Functions are written by the server's chat template, whether or not the tokenizer is here.
-            return generate(self.client, prompt, settings, chat=True)[0]
+            messages = with_system(self._spec.system, prompt.messages)
+            return generate(self.client, ToolChat(messages, prompt.fields), settings, chat=True)[0]
         member = self.member()
         marked = member is not None and bool(member.vocabulary.marks)
         if member is None:
-            sent: ServerPrompt = as_text(prompt, self.name, chat=self.chat)
+            sent: ServerPrompt = as_text(prompt, self._spec, chat=self.chat)
         else:
             with self._encoding:
                 sent = member.encode_prompt(prompt)
@@ -276,7 +277,7 @@ class ServerModel:
             reason = f"{CHAT} never does; with chat_template=never on its line {COMPLETIONS} is used, which may do so"
             raise ServerError(NO_LOGPROBS.format(reason=reason), "fatal")
         if (member := self.member()) is None:
-            return likeliest_text(self.client, str(as_text(prompt.prompt, self.name, chat=False)), prompt.options)
+            return likeliest_text(self.client, str(as_text(prompt.prompt, self._spec, chat=False)), prompt.options)
         client = cast("ServerMember", member).client
         if not client.limits.chosen:
             raise ServerError(NO_LOGPROBS.format(reason="it does not give those of chosen token ids"), "fatal")
@@ -303,15 +304,17 @@ class ServerModel:
             return self._loaded
 
 
-def as_text(prompt: Prompt | Dialogue, name: str, *, chat: bool) -> str | Sequence[Mapping[str, str]]:
+def as_text(prompt: Prompt | Dialogue, spec: ModelSpec, *, chat: bool) -> str | Sequence[Mapping[str, str]]:
     """A prompt as a server without its tokenizer here gets it: a text, or the messages of a conversation."""
     if isinstance(prompt, Sourced):
-        return prompt.prompt
+        prompt = prompt.of(spec.name)
     if isinstance(prompt, Dialogue):
-        return prompt.messages if chat else prompt.text
+        prompt = prompt.messages if chat else prompt.text
     if not chat and not isinstance(prompt, str):
-        raise InputError("a conversation needs a chat template, and this model is used without one", of=name)
-    return prompt
+        raise InputError("a conversation needs a chat template, and this model is used without one", of=spec.name)
+    if isinstance(prompt, str) and not chat:
+        return behind_system(spec.system, prompt)
+    return with_system(spec.system, prompt)
 
 
 def _load(spec: ModelSpec) -> Member:

@@ -16,6 +16,7 @@ from advisor.models.ask import Model, reply_to
 from advisor.models.completions import AskedPrompt, ToolChat, in_one_form
 from advisor.models.loaded_models import ALONE, LoadedModels
 from advisor.models.local_model import LocalModel
+from advisor.models.own_prompts import own_settings
 from advisor.models.response_cache import Response, split_thinking
 from advisor.models.server_model import ServerModel
 from advisor.run.plan import StrategyPlan
@@ -71,7 +72,8 @@ class Answerer:
 
     def __init__(self, plan: StrategyPlan, models: Sequence[Model], observe: Observe = lambda *_: None) -> None:
         self._strategy, self._reader = plan.strategy, plan.reader
-        self._thinking = {member.name: member.thinking for member in plan.members}
+        self._members = {member.name: member for member in plan.members}
+        self._default_tokens = plan.max_new_tokens or 256
         self._models, self._observe = models, observe
 
     async def answer(
@@ -116,12 +118,13 @@ class Answerer:
     async def _ask(
         self, model: Model, prompt: AskedPrompt, settings: Settings, deadline: float | None
     ) -> Response | UniteError:
-        start = time.monotonic()
+        start, member = time.monotonic(), self._members[model.name]
+        settings = own_settings(member, settings, self._default_tokens)
         result: Response | UniteError
         try:
             left = None if deadline is None else max(0.0, deadline - start)
             written = await asyncio.wait_for(reply_to(model, prompt, settings), left)
-            (result,) = split_thinking([written], self._thinking.get(model.name))
+            (result,) = split_thinking([written], member.thinking)
         except UniteError as error:
             result = error
         except asyncio.TimeoutError:

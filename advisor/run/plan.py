@@ -120,7 +120,7 @@ def chosen_by_run(
         (measured.k if measured else None) or 10,
         weights,
         {THINK: think} if think is not None and list_methods()[decodes].level == "token" else {},
-        max_new_tokens,
+        members[0].max_new_tokens or max_new_tokens,
         stop,
         task=task_of_run(run),
     )
@@ -131,7 +131,7 @@ def task_of_run(run: Run) -> ServedTask | None:
     result, task = run.result, run.result.task
     if result.provenance.logs and result.provenance.scoring is None:
         return None
-    return ServedTask(metric=task.metric, extract=task.extract, template=task.template)
+    return ServedTask(metric=task.metric, extract=task.extract, template=task.template, templates=task.templates)
 
 
 def limits_of_run(run: Run) -> tuple[int | None, tuple[str, ...]]:
@@ -365,8 +365,8 @@ def plan_of_run(
         return chosen_by_run(run, strategy.members, strategy.name, pool, trusted)
     entries = candidates_of_run(run, strategy.members, pool, trusted)
     (first, *_) = entries
-    # Decoded in this process, a model also gives streams and log-probabilities.
-    if isinstance(strategy, Single) and not first.is_remote:
+    # Decoded in this process, a model also gives streams and log-probabilities; the likeliest tokens alone.
+    if isinstance(strategy, Single) and not first.is_remote and not first.temperature:
         return chosen_by_run(run, strategy.members, ALONE, pool, trusted)
     # After the places: without a place no model runs, and that is the first thing to know.
     max_new_tokens, stop = limits_of_run(run)
@@ -394,9 +394,12 @@ def _with_options(plan: StrategyPlan, options: ChosenOptions, say: Callable[[str
         say(f"{given}, so {plan.strategy.members[0]} answers; give --group NAME, for example {shown}")
     if plan.reader is not None and plan.reader.metric == "choice":
         say("votes count the letter in each response; the run chose options by their likelihood")
+    members = [models.get(member.name, member) for member in plan.members]
+    if options.max_new_tokens is not None:
+        members = [replace(member, max_new_tokens=None) for member in members]
     return replace(
         plan,
-        members=tuple(models.get(member.name, member) for member in plan.members),
+        members=tuple(members),
         max_new_tokens=options.max_new_tokens or plan.max_new_tokens,
         stop=options.stop or plan.stop,
     )

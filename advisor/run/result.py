@@ -66,6 +66,8 @@ class TaskInfo(Schema):
     """what finds the answer in a response: `json`, `tool_call`, or a regular expression"""
     template: PromptTemplate | None = None
     """how a question becomes a prompt; null for logs and for tasks of lm-eval"""
+    templates: dict[Exact, PromptTemplate] = Field(default_factory=dict)
+    """the same for the models that have their own prompts, by name"""
     notes: tuple[Line, ...] = ()
     """what to know about the scores"""
 

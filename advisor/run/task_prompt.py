@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from advisor.models.own_prompts import PROMPT
 from advisor.run.plan import StrategyPlan
 from advisor.tasks.data_files import Record
 from advisor.tasks.questions import choices_of, with_options
@@ -40,13 +42,20 @@ class TaskPrompt:
 
     Attributes:
         template: How the run made its prompts.
+        templates: The same for models that have their own, by name.
         fields: The fields that it names, in alphabetical order.
         field: The one that a text fills; None if it takes an object of fields.
     """
 
-    def __init__(self, template: PromptTemplate, place: str) -> None:
-        self.template = template
-        named = [Template(text, file=place, key=f"task.template.{key}").named for key, text in _texts_of(template)]
+    def __init__(
+        self, template: PromptTemplate, place: str, templates: Mapping[str, PromptTemplate] = MappingProxyType({})
+    ) -> None:
+        self.template, self.templates = template, templates
+        named = [
+            Template(text, file=place, key=f"task.template.{key}").named - ({PROMPT} if key == "around" else set())
+            for each in (template, *templates.values())
+            for key, text in _texts_of(each)
+        ]
         self.fields = tuple(sorted(frozenset().union(*named) - _OWN))
         self.field: str | None = None
         self._before = self._after = self._shots = ""
@@ -86,7 +95,7 @@ class TaskPrompt:
 
     def _shows_mark(self, fields: Mapping[str, object]) -> bool:
         try:
-            return _MARK in "".join(self._parts(fields))
+            return all(_MARK in text for text in ("".join(self._parts(fields)), *self._own(fields).values()))
         except InputError as error:
             # It would take as long with each other field.
             if isinstance(error.__cause__, LimitExceededError):
@@ -110,13 +119,17 @@ class TaskPrompt:
 
     def _prompt(self, fields: Mapping[str, object]) -> str | Sourced:
         prompt = "".join(self._parts(fields))
+        own = self._own(fields)
         if self.template.source is None:
-            return prompt
-        return Sourced(prompt, _template("source", self.template.source).text(self._record(fields)))
+            return Sourced(prompt, own=own) if own else prompt
+        return Sourced(prompt, _template("source", self.template.source).text(self._record(fields)), own)
 
-    def _parts(self, fields: Mapping[str, object]) -> tuple[str, str]:
+    def _own(self, fields: Mapping[str, object]) -> dict[str, str]:
+        return {name: "".join(self._parts(fields, each)) for name, each in self.templates.items()}
+
+    def _parts(self, fields: Mapping[str, object], template: PromptTemplate | None = None) -> tuple[str, str]:
         """What is before a question, and the question."""
-        template, record = self.template, self._record(fields)
+        template, record = template or self.template, self._record(fields)
         if template.choices:
             choices = choices_of([_template("choices", choice) for choice in template.choices], record)
             if choices is None:
@@ -129,8 +142,11 @@ class TaskPrompt:
             raise InputError(
                 f"the task has no worked examples of {group[:60]!r}; give one of its groups, such as {known}"
             )
-        before = f"{before}\n\n" if before else ""
-        return before + template.shots.get(group, ""), _template("question", template.question).text(record)
+        before = (f"{before}\n\n" if before else "") + template.shots.get(group, "")
+        question = _template("question", template.question).text(record)
+        if template.around is None:
+            return before, question
+        return "", _template("around", template.around).text(record.with_fields(**{PROMPT: before + question}))
 
     def _record(self, fields: Mapping[str, object]) -> Record:
         added = {"_turn": 1} if self.template.variant is None else {"_turn": 1, "variant": self.template.variant}
@@ -148,6 +164,7 @@ def _texts_of(template: PromptTemplate) -> Sequence[tuple[str, str]]:
         "instructions": template.instructions,
         "group": template.group,
         "source": template.source,
+        "around": template.around,
         **{f"choices[{number}]": text for number, text in enumerate(template.choices)},
     }
     return [(key, text) for key, text in texts.items() if text is not None]
@@ -169,7 +186,11 @@ def prompt_of(
     if options.raw:
         return None
     if chosen.task is not None and chosen.task.template is not None:
-        return TaskPrompt(chosen.task.template, str(options.run))
+        names = [member.name for member in chosen.members]
+        own = {name: template for name, template in chosen.task.templates.items() if name in names}
+        if len(names) == 1:
+            return TaskPrompt(own.get(names[0], chosen.task.template), str(options.run))
+        return TaskPrompt(chosen.task.template, str(options.run), own)
     if chosen.task is not None or isinstance(chosen, StrategyPlan):
         say(f"{options.run} does not say how the prompts of its task were made, so a text is sent as it is")
     return None

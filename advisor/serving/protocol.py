@@ -340,7 +340,8 @@ def _chat_prompt(messages: Sequence[Message], prompt: TaskPrompt | None) -> tupl
     roles = ["system" if message.role == "developer" else message.role for message in messages]
     contents = [text.prompt if isinstance(text, Sourced) else text for text in texts]
     # A text with a source is for models with an encoder, which read no conversation.
-    if not any(isinstance(text, Sourced) for text in texts) and (dialogue := _dialogue(roles, contents)):
+    has_source = any(isinstance(text, Sourced) and text.source is not None for text in texts)
+    if not has_source and (dialogue := _dialogue(roles, contents)):
         return dialogue, note
     return [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)], note
 

@@ -9,10 +9,12 @@ from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from advisor.models.loaded_models import ALONE, ensemble_of, load_models
 from advisor.models.server_model import ServerHealth, ServerModel, identify_server
 from advisor.progress import Progress
 from advisor.run.plan import StrategyPlan, answer_reader, load_chosen
 from advisor.strategies.schema import file_json
+from ensemble.common.files import default_cache_dir
 from ensemble.errors import InputError
 from ensemble.models.spec import EnsembleSpec
 
@@ -55,14 +57,15 @@ def served_id(chosen: EnsembleSpec | StrategyPlan, prompt: TaskPrompt | None = N
         options = model.options("key").values()
         models.append([place, checkpoint.revision, model.dtype, model.device, model.chat_template, *options])
     # The version counts too: a new release may decode differently.
-    template = None if prompt is None else prompt.template.model_dump(mode="json")
+    made = [] if prompt is None else [prompt.template, *prompt.templates.values()]
+    templates = [template.model_dump(mode="json") for template in made]
     decoding: list[object]
     if isinstance(chosen, EnsembleSpec):
         decoding = [chosen.method, chosen.k, *([dict(chosen.options)] if chosen.options else [])]
     else:
         reader = chosen.reader
         decoding = [file_json(chosen.strategy, models=()), [] if reader is None else [reader.metric, reader.extract]]
-    parts = [metadata.version("unite-advisor"), *decoding, models, template]
+    parts = [metadata.version("unite-advisor"), *decoding, models, templates]
     return "fp_" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
 
@@ -135,7 +138,6 @@ def _decoders(
 
 def _models(plan: StrategyPlan, limits: RequestLimits, options: ServeOptions) -> list[Model]:
     """The models of a strategy: all local ones are in memory, and servers are asked whether they answer."""
-    from advisor.models.loaded_models import ALONE
     from advisor.serving.strategy_handler import DecoderModel
 
     servers = {member.name: ServerModel(member) for member in plan.members if member.is_remote}
@@ -151,7 +153,10 @@ def _models(plan: StrategyPlan, limits: RequestLimits, options: ServeOptions) ->
         raise InputError(problems[0])
     for problem in problems:
         Progress().say(f"{problem}; requests go on without it while it fails")
-    ensembles = [load_chosen(EnsembleSpec((member,), ALONE)) for member in local]
+    specs = [EnsembleSpec((member,), ALONE) for member in local]
+    # All at once: lines with the same weights share them.
+    loaded = zip(load_models(local), specs, strict=True)
+    ensembles = [ensemble_of([member], spec, default_cache_dir()) for member, spec in loaded]
     # The texts are counted before, and self-consistency draws several of each.
     draws = plan.strategy.responses_per_member
     tokens = None if limits.tokens is None else limits.tokens * draws

@@ -99,6 +99,7 @@ class QuestionBank:
             group=self.group(question),
             source=None if source is None else source.text(question),
             cluster=question.cluster,
+            fields=question.values,
         )
 
     def shot(self, question: Record) -> str:

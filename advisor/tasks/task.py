@@ -64,6 +64,9 @@ class Example:
     earlier: str | None = None
     # What the user and the model said before, oldest first; known only when the model has answered.
     exchanges: tuple[tuple[str, str], ...] = ()
+    # The fields of its record, for the own prompts of models.
+    fields: Mapping[str, object] = field(default_factory=dict, repr=False, compare=False)
+    own_prompts: Mapping[str, str] = field(default_factory=dict, hash=False)  # by the name of the model
 
     @property
     def prefix(self) -> str:
@@ -75,7 +78,13 @@ class Example:
         """The input of all members: causal models read the prompt, encoder-decoder models the source."""
         if self.exchanges:
             return Dialogue(self.exchanges, self.prompt)
-        return self.prompt if self.source is None else Sourced(self.prompt, self.source)
+        if self.source is None and not self.own_prompts:
+            return self.prompt
+        return Sourced(self.prompt, self.source, self.own_prompts)
+
+    def prompt_of(self, model: str) -> str:
+        """The whole text that a model continues."""
+        return self.own_prompts.get(model, self.prompt)
 
     @property
     def estimated_tokens(self) -> float:
@@ -131,6 +140,11 @@ class Task:
     origin: str | None = None  # the data set of the hub and its commit, ``ORG/NAME@COMMIT``; None for other data
     # The user's files that it was read from, by their paths from the task file's folder.
     files: Mapping[str, Path] = field(default_factory=dict, repr=False, compare=False)
+    # How the prompts of the models are made that have their own, by name.
+    templates: Mapping[str, PromptTemplate] = field(default_factory=dict, hash=False)
+    # Those of a model that is asked alone.
+    temperature: float = 0.0
+    top_p: float = 1.0
 
     @property
     def signature(self) -> str:
@@ -141,10 +155,11 @@ class Task:
 
     @property
     def settings(self) -> Settings:
-        """How responses to the questions are decoded: the likeliest token at each step."""
+        """How responses to the questions are decoded: the likeliest token at each step, or draws by the task's seed."""
         from ensemble.decode.settings import Settings
 
-        return Settings(self.max_new_tokens, self.stop)
+        seed = self.seed if self.temperature else 0
+        return Settings(self.max_new_tokens, self.stop, self.temperature, self.top_p, seed)
 
     def continuations(self, example: Example) -> list[str]:
         """The texts after a question of a choice task whose log-probabilities decide, one for each option."""

@@ -39,9 +39,9 @@ class EncoderDecoder:
     start: tuple[int, ...]  # the ids that its decoder begins with, at least one
     reads: Reads  # whether its encoder reads a prompt's ``source``, where it has one, or always the ``prompt``
 
-    def text(self, prompt: Sourced) -> str:
-        """The text that the encoder reads."""
-        return prompt.source if self.reads == "source" else prompt.prompt
+    def text(self, prompt: Sourced, name: str) -> str:
+        """The text that the encoder of the model with a name reads."""
+        return prompt.source if self.reads == "source" and prompt.source is not None else prompt.of(name)
 
     def row(self, source: Ids) -> list[int]:
         """The row to begin with, for a source with these ids."""

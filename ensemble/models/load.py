@@ -15,7 +15,7 @@ from ensemble.models import gguf
 from ensemble.models.choices import DTYPES, ChatTemplate
 from ensemble.models.encoder_decoder import encoder_decoder_of
 from ensemble.models.hub import pinned
-from ensemble.models.member import LocalMember, Member, ServerMember
+from ensemble.models.member import LocalMember, Member, ServerMember, check_chat_template
 from ensemble.models.memory import check_memory, free_memory, parse_device, token_size, usable_dtype
 from ensemble.models.model_files import (
     check,
@@ -56,11 +56,13 @@ def check_models(specs: Sequence[ModelSpec]) -> None:
 
 def load_members(specs: Sequence[ModelSpec]) -> list[Member]:
     """Load members of this process and of servers; InputError if a spec cannot be used, MemberError if one fails."""
-    loaded: dict[int, Member] = {}
+    loaded: dict[ModelSpec, Member] = {}
     # Servers first: one that is not there is found at once, and loading takes minutes.
-    for n, spec in sorted(enumerate(specs), key=lambda item: not item[1].is_remote):
-        loaded[n] = load_server_member(spec) if spec.is_remote else load_member(spec)
-    return [loaded[n] for n in range(len(specs))]
+    for spec in sorted(specs, key=lambda spec: not spec.is_remote):
+        # Lines with the same weights share them.
+        if spec.loaded not in loaded:
+            loaded[spec.loaded] = load_server_member(spec) if spec.is_remote else load_member(spec)
+    return [loaded[spec.loaded].of_line(spec) for spec in specs]
 
 
 def load_member(spec: ModelSpec) -> LocalMember:
@@ -139,8 +141,7 @@ def load_server_member(spec: ModelSpec) -> ServerMember:
     check_tokenizer(checkpoint)
     server = connect(address, spec.name)
     tokenizer = load_tokenizer(checkpoint)
-    if spec.chat_template == "always" and not tokenizer.chat_template:
-        raise InputError("its tokenizer has no chat template; use chat_template=auto or never", of=spec.name)
+    template = check_chat_template(spec.chat_template, tokenizer, spec.name)
     size = json_of(checkpoint, "config.json").get("vocab_size")
     largest = max(tokenizer.get_vocab().values()) + 1
     vocabulary = Vocabulary(
@@ -154,7 +155,7 @@ def load_server_member(spec: ModelSpec) -> ServerMember:
         vocabulary=vocabulary,
         # Servers refuse a context that leaves no room for a token.
         context=None if client.limits.context is None else client.limits.context - 1,
-        chat_template=spec.chat_template or "auto",
+        chat_template=template,
         seq2seq=None,
         # Its requests for tokens do not limit the thinking, so that is closed here, as for a model of this process.
         spec=replace(spec, thinking_budget=address.thinking_budget),
@@ -194,8 +195,7 @@ def load_tokenizer_only(spec: ModelSpec, template: ChatTemplate) -> TokenizerOnl
     if spec.is_remote:
         check_tokenizer(checkpoint)
     tokenizer = load_tokenizer(checkpoint)
-    if template == "always" and not tokenizer.chat_template:
-        raise InputError("its tokenizer has no chat template; use chat_template=auto or never", of=spec.name)
+    check_chat_template(template, tokenizer, spec.name)
     return TokenizerOnly(
         name=spec.name,
         tokenizer=tokenizer,
@@ -206,6 +206,7 @@ def load_tokenizer_only(spec: ModelSpec, template: ChatTemplate) -> TokenizerOnl
         device=torch.device("cpu"),
         place="",
         token_size=0,
+        spec=spec,
     )
 
 
@@ -284,8 +285,7 @@ def member_of(
     sides: Sides | None = None,
 ) -> LocalMember:
     """Make a member of a loaded model; InputError if the tokenizer lacks a chat template or a language."""
-    if chat_template == "always" and not tokenizer.chat_template:
-        raise InputError("its tokenizer has no chat template; use chat_template=auto or never", of=name)
+    check_chat_template(chat_template, tokenizer, name)
     model = model.eval()
     eos = getattr(model.generation_config, "eos_token_id", None)
     eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)

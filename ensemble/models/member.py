@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from ensemble.errors import InputError, PromptTooLongError, first_line
 from ensemble.models.choices import ChatTemplate
 from ensemble.models.encoder_decoder import EncoderDecoder, EncoderDecoderRunner, encoder_length
 from ensemble.models.memory import free_memory
-from ensemble.models.prompts import Dialogue, Sourced
+from ensemble.models.prompts import Dialogue, Sourced, behind_system, with_system
 from ensemble.models.spec import ModelSpec
 from ensemble.models.thinking import forms_of
 from ensemble.runtime.cached_runner import CachedRunner
@@ -81,6 +81,19 @@ class Member(ABC):
             raise InputError("this method needs the model in this process, but it is behind a server", of=self.name)
         return self
 
+    def of_line(self, line: ModelSpec) -> Member:
+        """The same loaded model with the name, the prompts and the settings of another line."""
+        found = self.spec
+        # The requests of a server's member are made by its own line alone.
+        if found is None or line.is_remote:
+            return self
+        spec = replace(line, checkpoint=found.checkpoint, device=found.device, dtype=found.dtype)
+        spec = replace(spec, quantization=found.quantization)
+        if spec == found:
+            return self
+        template = check_chat_template(line.chat_template, self.tokenizer, line.name)
+        return replace(self, name=line.name, chat_template=template, spec=spec)
+
     def as_writing(self, *, alone: bool) -> Member:
         """The member as it writes: alone also the special tokens that mark its thinking, and not among others.
 
@@ -120,16 +133,16 @@ class Member(ABC):
         a :class:`Sourced`, an encoder reads the source; the ids of encoders are negative (see
         :mod:`ensemble.models.encoder_decoder`).
         """
+        system = None if self.spec is None else self.spec.system
         # First, because only here it is known whether the model has an encoder.
         if isinstance(prompt, Sourced):
-            prompt = prompt.prompt if self.seq2seq is None else self.seq2seq.text(prompt)
+            prompt = prompt.of(self.name) if self.seq2seq is None else self.seq2seq.text(prompt, self.name)
         if isinstance(prompt, Dialogue):
             prompt = prompt.messages if self.uses_chat_template else prompt.text
         if isinstance(prompt, str) and not self.uses_chat_template:
-            text, adds_special = prompt, True
+            text, adds_special = behind_system(system, prompt), True
         else:
-            messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-            text, adds_special = self._templated(messages), False
+            text, adds_special = self._templated(with_system(system, prompt)), False
         check_text("the prompt", text)
         ids = list(self.tokenizer(text, add_special_tokens=adds_special)["input_ids"])
         if not ids:
@@ -140,7 +153,7 @@ class Member(ABC):
             raise InputError(f"the prompt has {token!r}, which the model has no embedding for", of=self.name)
         return ids if self.seq2seq is None else self.seq2seq.row(ids)
 
-    def _templated(self, messages: list[dict[str, str]]) -> str:
+    def _templated(self, messages: Sequence[Mapping[str, str]]) -> str:
         """A conversation as the text that the chat template makes of it."""
         if not self.tokenizer.chat_template:
             raise InputError(
@@ -245,6 +258,13 @@ class ServerMember(Member):
         """See :meth:`Member.free_memory`."""
         # A server decides itself how many rows run at a time, and lets the others wait.
         return None
+
+
+def check_chat_template(wanted: ChatTemplate | None, tokenizer: PreTrainedTokenizerBase, name: str) -> ChatTemplate:
+    """The use of the chat template that a line wants; InputError if its tokenizer has none, and it must be used."""
+    if wanted == "always" and not tokenizer.chat_template:
+        raise InputError("its tokenizer has no chat template; use chat_template=auto or never", of=name)
+    return wanted or "auto"
 
 
 def step_device(members: Sequence[Member]) -> torch.device:

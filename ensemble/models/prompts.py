@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from ensemble.common.schema import Exact, Schema, must
 
-_LONGEST = 2**18
+LONGEST_TEMPLATE = 2**18
+"""Characters."""
 _MOST_OPTIONS = 100
 
 TemplateText = Annotated[
-    Exact, must(lambda text: len(text) <= _LONGEST, f"a template of at most {_LONGEST:,} characters")
+    Exact, must(lambda text: len(text) <= LONGEST_TEMPLATE, f"a text of at most {LONGEST_TEMPLATE:,} characters")
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Sourced:
-    r"""A prompt for models that continue a text, together with the bare text for models with an encoder.
+    r"""A prompt for models that continue a text, together with what some models read in its place.
 
     ``Sourced("English: Good morning\nGerman:", "Good morning")``
 
     Attributes:
         prompt: What causal models continue.
-        source: What encoder-decoder models read.
+        source: What encoder-decoder models read; None for the prompt.
+        own: The prompts of models that have their own, by name.
     """
 
     prompt: str
-    source: str
+    source: str | None = None
+    own: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def of(self, model: str) -> str:
+        """What a causal model continues."""
+        return self.own.get(model, self.prompt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,24 @@ def _followed(prompt: str, answer: str) -> str:
     return prompt + ("" if prompt[-1:].isspace() or answer[:1].isspace() else " ") + answer
 
 
+def with_system(system: str | None, prompt: str | Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The messages of a prompt, with a text of the system before them if there is one."""
+    messages: list[Mapping[str, Any]] = (
+        [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    )
+    if system is None:
+        return messages
+    # Chat templates take one such message, and a client may have sent one.
+    while messages and messages[0]["role"] == "system":
+        system = f"{system}\n\n{messages.pop(0)['content']}"
+    return [{"role": "system", "content": system}, *messages]
+
+
+def behind_system(system: str | None, text: str) -> str:
+    """A text to continue, behind a text of the system if there is one."""
+    return text if system is None else f"{system}\n\n{text}"
+
+
 class PromptTemplate(Schema, extra="forbid"):
     """How the fields of a question become its prompt: templates as in a task file, and the worked examples."""
 
@@ -88,6 +114,8 @@ class PromptTemplate(Schema, extra="forbid"):
     """the template of the text that encoder-decoder models read"""
     follow_ups: bool = False
     """whether the task goes on after the response: its prompt is the first message of a conversation, not the last"""
+    around: TemplateText | None = None
+    """of one model: the template around the whole prompt, which it names `prompt`"""
 
 
 class ServedTask(Schema, extra="forbid"):
@@ -103,3 +131,5 @@ class ServedTask(Schema, extra="forbid"):
     """what finds the answer in a response: `json`, `tool_call`, or a regular expression; null for the whole response"""
     template: PromptTemplate | None = None
     """how its prompts are made; null where prompts are sent as they are"""
+    templates: dict[Exact, PromptTemplate] = Field(default_factory=dict)
+    """the same for the models that have their own prompts, by name"""

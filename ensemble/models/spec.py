@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, ValidationError, WithJsonSchema
 
@@ -31,14 +31,14 @@ from ensemble.common.pool_option import (
 from ensemble.common.schema import Exact, Schema, first_fault, must, wrong
 from ensemble.errors import InputError
 from ensemble.models.choices import DTYPES, GGUF_SUFFIX, QUANTIZATIONS, ChatTemplate, Reads
+from ensemble.models.prompts import ServedTask, TemplateText
 from ensemble.models.thinking import ThinkingTags
 from ensemble.servers.address import ServerAddress
 
-if TYPE_CHECKING:
-    from ensemble.models.prompts import ServedTask
-
 THINK = "think"
 """The option that all token-level methods have: ``apart`` lets each member think alone before they answer together."""
+OWN_SETTINGS = ("prompt", "shots", "system", "temperature", "top_p", "max_new_tokens")
+"""The options that say how a model is asked, where it is asked in another way than the others."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -86,6 +86,10 @@ Quantization = Annotated[
 Tags = Annotated[ThinkingTags, PlainValidator(_tags, json_schema_input_type=str), PlainSerializer(attrgetter("option"))]
 GgufFile = Annotated[Exact, must(_is_inside, f"the name of a file of the model that ends in {GGUF_SUFFIX}")]
 Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Shots = Annotated[int, Field(ge=0, le=1000)]
+Temperature = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+TopP = Annotated[float, Field(gt=0, le=1)]
+NewTokens = Annotated[int, Field(ge=1, le=10_000_000)]
 # Ray shares one GPU between several models, but a model cannot have one GPU and a half.
 Gpus = Annotated[Dollars, must(lambda value: value <= 1 or value % 1 == 0, "a whole number, or a part of one GPU")]
 
@@ -240,6 +244,19 @@ class ModelSpec:
     known families"""
     thinking_budget: Annotated[Budget | None, PoolOption(key=True)] = None
     """the most tokens that the model thinks"""
+    # Production makes its prompts by the templates of the task; see :class:`ensemble.models.prompts.ServedTask`.
+    prompt: Annotated[TemplateText | None, PoolOption(ensemble=False, key=True, any_model=True)] = None
+    """its own prompt: a file with a template over the fields of a question and `prompt`, the task's prompt"""
+    shots: Annotated[Shots | None, PoolOption(ensemble=False, key=True, any_model=True)] = None
+    """the worked examples in its prompts, where it has another number than the task"""
+    system: Annotated[TemplateText | None, PoolOption(key=True, any_model=True)] = None
+    """a text of the system before each of its prompts"""
+    temperature: Annotated[Temperature | None, PoolOption(key=True, any_model=True)] = None
+    """the temperature of its responses where it writes alone; 0 takes the likeliest token"""
+    top_p: Annotated[TopP | None, PoolOption(key=True, any_model=True)] = None
+    """its draws are among the likeliest tokens that together reach this probability"""
+    max_new_tokens: Annotated[NewTokens | None, PoolOption(key=True, any_model=True)] = None
+    """the most tokens of its responses, in place of the task's limit; a set has that of its primary"""
     # Two lines may name the same model.
     place: str = field(default="", compare=False)
 
@@ -276,6 +293,13 @@ class ModelSpec:
         set_here = {name: value for name, value in dumped(self, destination).items() if name in own}
         is_apart = self.is_remote and destination != "key"
         return set_here if is_apart else {**dumped(self.checkpoint, destination), **set_here}
+
+    @property
+    def loaded(self) -> ModelSpec:
+        """What decides what is loaded: equal for lines that differ in their names, prompts and settings alone."""
+        if self.checkpoint.is_remote:
+            return self
+        return ModelSpec(self.checkpoint, "", self.device, self.dtype, quantization=self.quantization, files=self.files)
 
     @property
     def rounding(self) -> str | None:
@@ -450,8 +474,11 @@ class PoolLine(Schema):
     """a hub id (`@revision` may follow), a folder or a GGUF file, or `openai:URL#MODEL` for a model behind a server"""
     name: Exact | None = None
     """the name of the model; names differ. The default is the last part of the folder, the id or the server's name"""
-    temperature: Literal["default"] | None = None
-    """of a model behind a server: `default` sends none, so that the server's own one applies"""
+    prompt: Exact | None = None
+    """its own prompt: a file with a template over the fields of a question and `prompt`, the task's prompt"""
+    temperature: Literal["default"] | Temperature | None = None
+    """the temperature of its responses where it writes alone; 0 takes the likeliest token. Of a model behind a server:
+    `default` sends none, so that the server's own one applies"""
 
 
 def read_options(words: Sequence[str], place: str, *, remote: bool) -> dict[str, Any]:
@@ -459,7 +486,7 @@ def read_options(words: Sequence[str], place: str, *, remote: bool) -> dict[str,
 
     No message repeats what may be a key.
     """
-    served = ("name", *options_of_models(remote=True), "temperature")
+    served = ("name", *options_of_models(remote=True))
     known = served if remote else ("name", *options_of_models(remote=False))
     names, texts = ", ".join(known), {"model": words[0]}
     for word in words[1:]:
@@ -484,6 +511,9 @@ def read_options(words: Sequence[str], place: str, *, remote: bool) -> dict[str,
         shown = "" if key == _SECRET else f", not {texts[key]!r}"
         raise InputError(f"{first_fault(error, texts)}{shown}", of=place) from None
     given = {key: getattr(line, key) for key in texts if key != "model"}
-    if given.pop("temperature", None) is not None:
+    if given.get("temperature") == "default":
+        if not remote:
+            raise InputError("temperature=default is for a model behind a server; give a number", of=place)
+        del given["temperature"]
         given["left_out"] = (*given.get("left_out", ()), "temperature")
     return given

@@ -92,7 +92,7 @@ class SavedMember(SparseSchema, extra="forbid"):
     name: Name
     """its name, different from those of the other members"""
     server: SavedServer | None = None
-    """its server; such a member has no other keys than ``name``, ``chat_template`` and ``thinking``"""
+    """its server; such a member has no keys of its files and its device"""
     id: HubId | None = None
     """its id on the hub"""
     revision: Commit | None = None
@@ -109,7 +109,7 @@ class SavedMember(SparseSchema, extra="forbid"):
         if sum(each is not None for each in (self.server, self.id, self.path)) != 1:
             raise wrong("a member with one of id, path and server")
         if self.server is not None and not self.model_fields_set <= {"name", "server", *options_of_models(remote=True)}:
-            raise wrong("a member behind a server, with name, server, chat_template and thinking alone")
+            raise wrong("a member behind a server, without options of local models")
         if self.id is not None and self.revision is None:
             raise wrong("a hub member with its commit as revision")
         if self.path is not None and self.revision is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from advisor.run.result import ModelSource, Provenance
 from ensemble.common import text
+from ensemble.models.spec import OWN_SETTINGS
 from reports.report_data import ReportData
 from reports.tables import Cell, Column, make_table, words
 
@@ -34,9 +35,14 @@ def provenance(report: ReportData) -> dict[str, Any]:
     def files(row: tuple[str, ModelSource]) -> Cell:
         return Cell("", notes=tuple(text.visible(f"{file} {digest}") for file, digest in row[1].files.items()))
 
+    def asked(row: tuple[str, ModelSource]) -> Cell:
+        own = ((name, getattr(row[1], name)) for name in OWN_SETTINGS)
+        return Cell("", notes=tuple(text.visible(f"{name}={value}") for name, value in own if value is not None))
+
     file_columns = [
         Column("Model", lambda row: Cell(text.visible(row[0])), "name"),
         words("Source", origin),
+        Column("Its own prompt and settings", asked, "text"),
         Column("Files, SHA-256", files, "text"),
     ]
     return {
