@@ -65,6 +65,12 @@ class Reading:
     ids: Tensor
     logits: Tensor
 
+    @classmethod
+    def empty(cls) -> Reading:
+        """That of a text without places."""
+        none = torch.empty(0).long()
+        return cls(none, none, torch.empty(0, LIKELIEST).long(), torch.empty(0, LIKELIEST))
+
     def packed(self) -> dict[str, str]:
         """The same as texts, for JSON."""
         types = {"offsets": np.int32, "following": np.int32, "ids": np.int32, "logits": np.float32}
@@ -86,35 +92,33 @@ class Reading:
         return cls(offsets, values("following", np.int32).long(), ids.view(shape), logits.view(shape))
 
 
-class _Places:
-    """The places of a text for a member: its ids up to each of them, and the candidates that may come next."""
+_Place = tuple[tuple[int, ...], int, int, list[int]]
+"""A member's ids up to a place, the bytes before it, the candidate that follows, and all that could follow."""
 
-    def __init__(self, vocabulary: Vocabulary, text: GivenText) -> None:
-        self.states: list[tuple[int, ...]] = []
-        self.offsets: list[int] = []
-        self.following: list[int] = []
-        self.possible: list[list[int]] = []
-        known, ids, end = vocabulary.representatives, tuple(vocabulary.continue_ids(text.data)), vocabulary.eos_ids[:1]
-        reader, offset = Continuation(vocabulary), 0
-        for n, token in enumerate(ids):
-            data = vocabulary.token_bytes(token) or b""
-            if reader.ids == list(ids[:n]):
-                rest = text.data[offset : offset + _LONGEST]
-                beginnings = [known[rest[:size]] for size in range(1, len(rest) + 1) if rest[:size] in known]
-                self._add(ids[:n], offset, known.get(data, NONE), beginnings)
-            reader.extend(data)
-            offset += len(data)
-        # Where a vocabulary cannot write some bytes, its ids are those of another text.
-        if offset != len(text.data):
-            self.states, self.offsets, self.following, self.possible = [], [], [], []
-        elif text.ends and end:
-            self._add(ids, offset, end[0], list(end))
 
-    def _add(self, state: tuple[int, ...], offset: int, following: int, possible: list[int]) -> None:
-        self.states.append(state)
-        self.offsets.append(offset)
-        self.following.append(following)
-        self.possible.append(possible)
+def _places(vocabulary: Vocabulary, text: GivenText) -> list[_Place]:
+    """The places of a text for a member."""
+    known, ids, end = vocabulary.representatives, tuple(vocabulary.continue_ids(text.data)), vocabulary.eos_ids[:1]
+    reader, offset = Continuation(vocabulary), 0
+    places: list[_Place] = []
+    for n, token in enumerate(ids):
+        data = vocabulary.token_bytes(token) or b""
+        if reader.ids == list(ids[:n]):
+            rest = text.data[offset : offset + _LONGEST]
+            beginnings = [known[rest[:size]] for size in range(1, len(rest) + 1) if rest[:size] in known]
+            following = known.get(data, NONE)
+            places.append((ids[:n], offset, following, [*beginnings, following]))
+        reader.extend(data)
+        offset += len(data)
+    # Where a vocabulary cannot write some bytes, its ids are those of another text.
+    if offset != len(text.data):
+        return []
+    return [*places, (ids, offset, end[0], list(end))] if text.ends and end else places
+
+
+def _within(places: Sequence[_Place], most: int | None, before: int) -> list[_Place]:
+    """The places that a context holds after so many tokens of a prompt."""
+    return [place for place in places if most is None or before + len(place[0]) <= most]
 
 
 def read(
@@ -126,7 +130,10 @@ def read(
     """
     runner, vocabulary = member.local.runner(), member.vocabulary
     tables = build([vocabulary]).members[0].to(member.device)
-    outlines = [[_Places(vocabulary, text) for text in each] for each in texts]
+    outlines = [
+        [_within(_places(vocabulary, text), member.most_tokens(prompt), len(prompt)) for text in each]
+        for prompt, each in zip(prompts, texts, strict=True)
+    ]
     questions = [_question(prompt, each) for prompt, each in zip(prompts, outlines, strict=True)]
     for batch in batches(questions, batch_size, max(1, MAX_LOGITS // vocabulary.size)):
         # A text without places needs no pass.
@@ -136,7 +143,7 @@ def read(
             with torch.inference_mode():
                 prompts_read = [each.prompts[0] for each in with_places]
                 logits = runner.score(prompts_read, *continuations(0, with_places))
-                possible = [own for n in batch for each in outlines[n] for own in each.possible]
+                possible = [own for n in batch for each in outlines[n] for *_, own in each]
                 ids, values = _kept(logits, possible, tables)
         if bool(values.isnan().any()):
             raise MemberError("its logits are not numbers (NaN)", of=member.name)
@@ -144,17 +151,18 @@ def read(
         for n in batch:
             readings = []
             for each in outlines[n]:
-                part = slice(first, first + len(each.offsets))
-                offsets, following = torch.tensor(each.offsets).long(), torch.tensor(each.following).long()
+                part = slice(first, first + len(each))
+                offsets = torch.tensor([offset for _, offset, _, _ in each]).long()
+                following = torch.tensor([token for _, _, token, _ in each]).long()
                 readings.append(Reading(offsets, following, ids[part], values[part].float()))
                 first = part.stop
             yield n, readings
 
 
-def _question(prompt: list[int], outlines: Sequence[_Places]) -> ChoiceQuestion:
+def _question(prompt: list[int], outlines: Sequence[Sequence[_Place]]) -> ChoiceQuestion:
     """A prompt and the places of its texts, as one member reads them."""
-    states = [state for each in outlines for state in each.states]
-    owners = [n for n, each in enumerate(outlines) for _ in each.states]
+    states = [state for each in outlines for state, *_ in each]
+    owners = [n for n, each in enumerate(outlines) for _ in each]
     return ChoiceQuestion([prompt], [], owners, [], [], [states], [paths(states)])
 
 

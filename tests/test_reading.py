@@ -118,3 +118,17 @@ def test_logits_that_are_no_numbers_are_an_error_that_names_the_model() -> None:
     broken = member_of(model, tokenizer, name="broken").local
     with pytest.raises(MemberError, match="broken: its logits are not numbers"):
         readings_of(broken)
+
+
+def test_places_that_a_context_does_not_hold_are_left_out() -> None:
+    tokenizer = byte_tokenizer()
+    small = member_of(tiny_model(tokenizer, 3, hidden=8, positions=40), tokenizer, name="small").local
+    whole, cut = (
+        readings_of(member_of(tiny_model(tokenizer, 3, hidden=8, positions=n), tokenizer, name="m").local)
+        for n in (200, 40)
+    )
+    assert small.context == 40
+    assert [len(each.offsets) for each in cut] == [
+        min(len(own.offsets), 40 - len(PROMPTS[n // 2]) + 1) for n, own in enumerate(whole)
+    ]
+    assert Reading.unpacked(Reading.empty().packed()).ids.shape == (0, 64)

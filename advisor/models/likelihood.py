@@ -34,7 +34,7 @@ from advisor.records import Profile, signed
 from advisor.statistics import Floats
 from advisor.tasks.metrics import COMPARING
 from advisor.tasks.task import Task
-from ensemble.errors import MemberError, UniteError, first_line
+from ensemble.errors import InputError, MemberError, UniteError, first_line
 from ensemble.models.spec import EnsembleSpec, ModelSpec
 
 if TYPE_CHECKING:
@@ -185,14 +185,20 @@ class SetReader:
         ensemble = self._models.ensemble(EnsembleSpec((self._specs[name],), ALONE))
         member = ensemble.members[0].as_writing(alone=False)
         self._vocabularies[name] = member.vocabulary
-        groups = [(n, list(own)) for n, own in groupby(left, key=lambda text: text[0])]
-        prompts = [member.encode_prompt(self._dev.examples[n].model_input) for n, _ in groups]
-        given = [[GivenText(text.encode(), ends) for _, text, ends in own] for _, own in groups]
+        groups, prompts = [], []
+        for n, own in groupby(left, key=lambda text: text[0]):
+            groups.append(list(own))
+            try:
+                prompts.append(member.encode_prompt(self._dev.examples[n].model_input))
+            except InputError:
+                # It cannot answer this question either, so it has no place in these texts.
+                yield from ((text, Reading.empty()) for text in groups.pop())
+        given = [[GivenText(text.encode(), ends) for _, text, ends in own] for own in groups]
         rows = min(_ROWS, ensemble.most_rows(max(map(len, prompts), default=1)) or _ROWS)
         with self._progress.stage(f"{name} reads right texts", len(self._all)) as advance:
             advance(len(self._all) - len(left))
             for place, readings in read(member, prompts, given, rows):
-                for text, reading in zip(groups[place][1], readings, strict=True):
+                for text, reading in zip(groups[place], readings, strict=True):
                     self._cache.keep(keys[text], reading.packed())
                     yield text, reading
                 advance(len(readings))
