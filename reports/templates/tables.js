@@ -38,4 +38,21 @@
       });
     }
   }
+
+  // A search field shows only the rows whose names contain all words.
+  for (const table of document.querySelectorAll("table[data-search]")) {
+    const search = Object.assign(document.createElement("input"), { type: "search", placeholder: table.dataset.search });
+    search.setAttribute("aria-label", table.dataset.search);
+    const box = document.createElement("div");
+    box.className = "tools";
+    box.append(search);
+    table.parentElement.before(box);
+    search.addEventListener("input", () => {
+      const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+      for (const row of table.tBodies[0].rows) {
+        const names = [...row.querySelectorAll("bdi")].map((name) => name.textContent.toLowerCase());
+        row.hidden = !words.every((word) => names.some((name) => name.includes(word)));
+      }
+    });
+  }
 })();
