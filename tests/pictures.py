@@ -52,7 +52,7 @@ def main() -> None:
         window.execute_async_script("setTimeout(arguments[0], 200)")
         window.execute_script(STEP)
         left, top = window.execute_script(PLACE)
-        save(window, "step", left - 10, top - 70, 773, 564)
+        save(window, "step", left - 10, top - 45, 773, 539)
 
 
 def save(window: Any, name: str, x: float, y: float, width: int, height: int) -> None:
