@@ -14,13 +14,13 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 from benchmarks._measure import RESULTS, ROOT, Figure
 from benchmarks.studies._pools import ANSWERED, NAMES
-from benchmarks.studies.real import GAPS, KS, METHODS, RATIOS, K, plain_sets
-from benchmarks.studies.real_models import MODELS, TASKS
+from benchmarks.studies.real import KINDS, SETTINGS
+from benchmarks.studies.real_models import MODELS
+from benchmarks.studies.real_steps import STEP_WAYS
 from ensemble.methods import list_methods
 
 PAGES = [ROOT / "docs" / f"{name}.md" for name in ("figures", "pools", "real-models", "methods")]
@@ -225,14 +225,23 @@ def predictions() -> str:
 
 
 def real_answer() -> str:
-    """What was found, in a sentence."""
-    by, count = figures("real"), sum(len(plain_sets(task)) for task in _kept("real")["table"].values())
-    gaining, better, worse = round((by["all_share"].value or 0) * count), by["all_better"].value, by["all_worse"].value
+    """What was found, by rule and family, and at the steps of references."""
+    by, steps, texts = figures("real"), figures("real_steps"), []
+    for kind, words in KINDS.items():
+        if gain := by.get(f"{kind}_unite_gain"):
+            gaining, better, worse = (by[f"{kind}_unite_{word}"].value for word in ("gaining", "better", "worse"))
+            texts.append(
+                f"of {gain.note.split()[1]} sets {words}, {gaining:.0f} have more points than their best member "
+                f"({better:.0f} shown), and {worse:.0f} have fewer, shown (mean {_signed(gain.value)})"
+            )
+    learned, equal = (
+        f"{_signed(one.value)} points on the mean of the pairs (worst {_signed(one.low)})"
+        for one in (steps["steps_other_likelihood"], steps["steps_other_unite"])
+    )
     return (
-        f"**Decoding together does not pay on these models**: by `unite`, {gaining} of {count} pairs and triples have "
-        f"more points\nthan their best member, {better:.0f} of them shown (p of at most 0.05, without a correction for "
-        f"their number), and {worse:.0f}\nhave fewer, shown. The mean, the least and the most in points: "
-        f"{_interval(by['all_gain'])}."
+        f"**By `unite` with equal weights, {'; '.join(texts)}.** Shown is\na p of at most 0.05, without a correction "
+        "for the number of sets. At the steps of references, weights learned from other right texts come to\n"
+        f"{learned}, and equal weights to {equal}."
     )
 
 
@@ -240,64 +249,62 @@ def real_models() -> str:
     """The models, with their points."""
     table, rows = _kept("real")["table"], []
     for model in MODELS:
-        own = [row for task in TASKS for row in table[task]["models"] if row["model"] == model.name]
-        if own:
-            rows.append(
-                [f"`{model.name}`", model.weights, *(f"{row['accuracy']:.1f} ({row['dev']:.1f})" for row in own)]
-            )
-    return _table(["model", "weights", *(f"{task}, points (dev)" for task in TASKS)], rows)
+        found = {task: {row["model"]: row for row in kept["models"]}.get(model.name) for task, kept in table.items()}
+        points = ("–" if row is None else f"{row['accuracy']:.1f} ({row['dev']:.1f})" for row in found.values())
+        rows.append([f"`{model.name}`", model.weights, *points])
+    counts = ["", "dev and held-out questions"]
+    counts += [f"{kept['dev_questions']}, {kept['held_out_questions']}" for kept in table.values()]
+    return _table(["model", "weights", *(f"{task}, points (dev)" for task in table)], [*rows, counts])
 
 
 def _gain(row: Mapping[str, Any] | None) -> str:
     return "–" if row is None else f"{_signed(row['gain'])} ({_p(row['p'])})"
 
 
-def real_sets() -> str:
-    """The gain of each set, by task, the largest mean gain first."""
-    order, found = [model.name for model in MODELS], dict[tuple[str, ...], dict[str, Mapping[str, Any]]]()
+def _rows_of_sets(inside: bool) -> Iterator[tuple[str, str, dict[str, Mapping[str, Any]]]]:
+    """The task, the members and the rows by setting of each set, the largest gain by `unite` first."""
+    found = dict[tuple[str, str], dict[str, Mapping[str, Any]]]()
     for task, kept in _kept("real")["table"].items():
-        for row in plain_sets(kept):
-            found.setdefault(tuple(sorted(row["members"], key=order.index)), {})[task] = row
-    means = {names: statistics.mean(row["gain"] for row in by.values()) for names, by in found.items()}
+        for row in kept["sets"]:
+            if row["inside"] == inside:
+                found.setdefault((task, ", ".join(row["members"])), {})[row["setting"]] = row
+    decoded = {key: rows for key, rows in found.items() if "unite" in rows}
+    for task, members in sorted(decoded, key=lambda key: -decoded[key]["unite"]["gain"]):
+        yield task, members, decoded[task, members]
+
+
+def real_sets() -> str:
+    """The gain of each set inside the rules, by the way in which it decoded."""
+    found = list(_rows_of_sets(inside=True))
+    ways = [way for way in SETTINGS if any(way in by for _, _, by in found)]
+    rows = [[task, members, *(_gain(by.get(way)) for way in ways)] for task, members, by in found]
+    return _table(["task", "set, the primary first: gain (p)", *(f"`{way}`" for way in ways)], rows)
+
+
+def real_outside() -> str:
+    """The gains of the sets outside the rules, by task."""
+    gains = dict[str, list[float]]()
+    for task, _, by in _rows_of_sets(inside=False):
+        gains.setdefault(task, []).append(by["unite"]["gain"])
     rows = [
-        [", ".join(names), *(_gain(found[names].get(task)) for task in TASKS)]
-        for names in sorted(found, key=lambda names: -means[names])
+        [task, str(len(own)), f"{_signed(statistics.mean(own))} ({_signed(min(own))} to {_signed(max(own))})"]
+        for task, own in gains.items()
     ]
-    return _table(["set by `unite`: gain (p)", *TASKS], rows)
+    return _table(["task", "sets", "mean gain, the least and the most"], rows)
 
 
-def real_methods() -> str:
-    """The gain of other methods and of other k, with one pair."""
-    table, rows = _kept("real")["table"], []
-    pair = {"gemma3-270m", "smollm2-135m"}
-    wanted = [("unite", K), *((method, K) for method in METHODS), *(("unite", k) for k in KS)]
-    for method, k in wanted:
-        own = [
-            next(
-                (
-                    row
-                    for row in table[task]["sets"]
-                    if (row["strategy"], row["k"], set(row["members"])) == (method, k, pair)
-                ),
-                None,
-            )
-            for task in TASKS
-        ]
-        rows.append([f"`{method}`, k = {k}", *map(_gain, own)])
-    return _table(["method: gain (p)", *TASKS], rows)
-
-
-def real_rules() -> str:
-    """The gains by the gap of the last member and by the length ratio."""
-    by, rows = figures("real"), []
-    for word, kind, limits in (("gap", "gap, points", GAPS), ("ratio", "length ratio", RATIOS)):
-        for low, high in pairwise(limits):
-            key = f"{word}_{low:g}_{high:g}".replace(".", "")
-            gain, count = by[f"{key}_gain"], by[f"{key}_gain"].note.split()[1]
-            ends = f"over {low:g}" if high == limits[-1] else f"{low:g} to {high:g}"
-            shown = [f"{by[f'{key}_{side}'].value:.0f}" for side in ("better", "worse")]
-            rows.append([f"{kind}: {ends}", count, _interval(gain), f"{by[f'{key}_share'].value:.0%}", *shown])
-    return _table(["", "sets", "mean gain, the least and the most", "gain", "shown better", "shown worse"], rows)
+def real_steps() -> str:
+    """What each pair of models gains at the steps of references."""
+    rows = []
+    for task, kept in _kept("real_steps")["table"].items():
+        for row in kept["sets"]:
+            if len(row["members"]) == 2:
+                gains = [
+                    f"{_signed(mean)} ({_signed(low)} to {_signed(high)})" for mean, low, high in row["gains"].values()
+                ]
+                right = " / ".join(f"{each:.1f}" for each in row["right"])
+                rows.append([task, ", ".join(row["members"]), f"{row['steps']:,}", right, *gains])
+    return _table(["task", "pair", "steps", "right, %", *(f"`{way}`" for way in STEP_WAYS)], rows)
 
 
 def real_limits() -> str:
@@ -337,7 +344,7 @@ TABLES: dict[str, Callable[[], str]] = {
     each.__name__: each
     for each in (
         *(strategies, gaps, voters, regret, recommended, predictions),
-        *(real_answer, real_models, real_sets, real_methods, real_rules, real_limits, methods),
+        *(real_answer, real_models, real_sets, real_outside, real_steps, real_limits, methods),
     )
 }
 

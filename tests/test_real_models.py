@@ -1,4 +1,4 @@
-"""Real models: how `make real` fetches and converts them."""
+"""Real models: how `make real` fetches them, and how sets of them are compared."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from advisor.records import Standing
+from benchmarks.studies.real import is_inside
 from benchmarks.studies.real_models import Package, Piece, Wanted, fetch
+from benchmarks.studies.real_steps import compared
 from ensemble.common.files import sha256
 from ensemble.errors import UniteError
+from ensemble.reading import ReadSteps
 
 CONTENT = b"weights"
 
@@ -84,3 +89,42 @@ def test_one_file_of_a_repository_is_fetched(tmp_path: Path) -> None:
     wanted = Wanted("asked.jsonl", hashlib.sha256(CONTENT).hexdigest(), (Piece(package, "data/questions.jsonl"),))
     fetch([wanted], tmp_path / "real")
     assert (tmp_path / "real" / "asked.jsonl").read_bytes() == CONTENT
+
+
+def test_the_rules_are_about_the_largest_gap_and_length_ratio() -> None:
+    primary, near = Standing("a", 80.0, 10.0), Standing("b", 70.0, 20.0)
+    far, long = Standing("c", 69.0, 10.0), Standing("d", 80.0, 21.0)
+    assert is_inside([primary, near])
+    assert not is_inside([primary, near, far])
+    assert not is_inside([primary, long])
+
+
+def steps(*members: list[list[float]]) -> ReadSteps:
+    """The steps of members that give two entries these probabilities, of which texts always have the first."""
+    count = len(members[0])
+    first = torch.tensor([[True, False]] * count)
+    return ReadSteps(torch.arange(count) // 2, 1.0, torch.tensor(members).double(), first)
+
+
+def test_gains_at_steps_are_over_the_better_member() -> None:
+    sure, unsure = [0.9, 0.1], [0.4, 0.6]
+    row = compared(steps([sure, unsure, unsure, sure], [sure, sure, unsure, sure]))
+    assert row["right"] == [50.0, 75.0]
+    assert {way: mean for way, (mean, _, _) in row["gains"].items()} == {
+        "unite": 0.0,
+        "likelihood": 0.0,
+        "primary": -25.0,
+        "unsure": -25.0,
+        "geometric": 0.0,
+        "either": 0.0,
+    }
+
+
+def test_an_interval_of_steps_counts_texts() -> None:
+    """Steps of one text are alike, so twice as many of each tell nothing new."""
+    right, wrong = [[0.9, 0.1]] * 4, [[0.1, 0.9]] * 4
+    few = steps([*wrong, *right, *right], [*right, *right, *wrong])
+    many = replace(
+        few, texts=few.texts.repeat(2), members=few.members.repeat(1, 2, 1), goes_on=few.goes_on.repeat(2, 1)
+    )
+    assert compared(few)["gains"]["either"] == pytest.approx(compared(many)["gains"]["either"])

