@@ -43,7 +43,7 @@ from ensemble.common.text import first_of
 from ensemble.decode.settings import Settings
 from ensemble.errors import InputError, MemberError, UniteError
 from ensemble.models.model_files import check_tokenizer
-from ensemble.models.prompts import Dialogue, Sourced, behind_system, with_system
+from ensemble.models.prompts import Dialogue, Sourced, with_system
 from ensemble.models.spec import ModelSpec
 from ensemble.servers.address import ServerAddress
 from ensemble.servers.client import FEW_RETRIES, ServerClient, ServerError
@@ -261,8 +261,9 @@ class ServerModel:
             return self._choose(prompt)
         if isinstance(prompt, ToolChat):
             # Functions are written by the server's chat template, whether or not the tokenizer is here.
-            messages = with_system(self._spec.system, prompt.messages)
-            return generate(self.client, ToolChat(messages, prompt.fields), settings, chat=True)[0]
+            if (system := self._spec.system) is not None:
+                prompt = ToolChat(with_system(system, prompt.messages), prompt.fields)
+            return generate(self.client, prompt, settings, chat=True)[0]
         member = self.member()
         marked = member is not None and bool(member.vocabulary.marks)
         if member is None:
@@ -312,8 +313,10 @@ def as_text(prompt: Prompt | Dialogue, spec: ModelSpec, *, chat: bool) -> str | 
         prompt = prompt.messages if chat else prompt.text
     if not chat and not isinstance(prompt, str):
         raise InputError("a conversation needs a chat template, and this model is used without one", of=spec.name)
+    if spec.system is None:
+        return prompt
     if isinstance(prompt, str) and not chat:
-        return behind_system(spec.system, prompt)
+        return f"{spec.system}\n\n{prompt}"
     return with_system(spec.system, prompt)
 
 

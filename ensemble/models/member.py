@@ -20,7 +20,7 @@ from ensemble.errors import InputError, PromptTooLongError, first_line
 from ensemble.models.choices import ChatTemplate
 from ensemble.models.encoder_decoder import EncoderDecoder, EncoderDecoderRunner, encoder_length
 from ensemble.models.memory import free_memory
-from ensemble.models.prompts import Dialogue, Sourced, behind_system, with_system
+from ensemble.models.prompts import Dialogue, Sourced, with_system
 from ensemble.models.spec import ModelSpec
 from ensemble.models.thinking import forms_of
 from ensemble.runtime.cached_runner import CachedRunner
@@ -140,9 +140,11 @@ class Member(ABC):
         if isinstance(prompt, Dialogue):
             prompt = prompt.messages if self.uses_chat_template else prompt.text
         if isinstance(prompt, str) and not self.uses_chat_template:
-            text, adds_special = behind_system(system, prompt), True
+            text, adds_special = prompt if system is None else f"{system}\n\n{prompt}", True
         else:
-            text, adds_special = self._templated(with_system(system, prompt)), False
+            messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+            text = self._templated(messages if system is None else with_system(system, messages))
+            adds_special = False
         check_text("the prompt", text)
         ids = list(self.tokenizer(text, add_special_tokens=adds_special)["input_ids"])
         if not ids:

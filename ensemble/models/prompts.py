@@ -77,22 +77,13 @@ def _followed(prompt: str, answer: str) -> str:
     return prompt + ("" if prompt[-1:].isspace() or answer[:1].isspace() else " ") + answer
 
 
-def with_system(system: str | None, prompt: str | Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The messages of a prompt, with a text of the system before them if there is one."""
-    messages: list[Mapping[str, Any]] = (
-        [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-    )
-    if system is None:
-        return messages
+def with_system(system: str, prompt: str | Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The messages of a prompt behind a text of the system."""
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     # Chat templates take one such message, and a client may have sent one.
     while messages and messages[0]["role"] == "system":
         system = f"{system}\n\n{messages.pop(0)['content']}"
     return [{"role": "system", "content": system}, *messages]
-
-
-def behind_system(system: str | None, text: str) -> str:
-    """A text to continue, behind a text of the system if there is one."""
-    return text if system is None else f"{system}\n\n{text}"
 
 
 class PromptTemplate(Schema, extra="forbid"):
