@@ -136,13 +136,6 @@ def test_keys_go_from_example_to_example_of_a_filter(window: Any) -> None:
     assert find(window, "#explorer .example[open] .id")[0].text.endswith(wanted[2])
 
 
-@pytest.mark.parametrize("width", [390, 768, 1440])
-def test_the_page_is_no_wider_than_the_screen(window: Any, report: Path, width: int) -> None:
-    resize(window, width)
-    open_report(window, report)
-    assert window.execute_script("return document.documentElement.scrollWidth") <= width
-
-
 def test_hostile_text_runs_nothing(driver: Any, tmp_path: Path) -> None:
     samples = make_samples(dev=6, held_out=6)
     attack = "<img src=x onerror=document.title='pwned'></script><script>document.title='pwned'</script>"
@@ -170,7 +163,6 @@ def test_without_javascript_everything_but_the_tools_is_there(report: Path) -> N
         open_report(window, report, folded=True)
         text = find(window, "body")[0].text
         assert "Take a vote of three models." in text and "Not chosen" not in text
-        assert "terse-pieces alone 81.0 0.0" in " ".join(text.split())
         for summary in find(window, "details.row:not([open]) > summary, #questions > summary, #group_models > summary"):
             summary.click()
         text = find(window, "body")[0].text
@@ -192,9 +184,6 @@ class Strict(SimpleHTTPRequestHandler):
     def end_headers(self) -> None:
         self.send_header("Content-Security-Policy", "sandbox; default-src 'none'")
         super().end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
 
 
 def test_under_a_policy_that_forbids_scripts_and_styles_all_that_decides_is_text(driver: Any, report: Path) -> None:
