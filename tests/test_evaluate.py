@@ -144,6 +144,17 @@ def test_without_a_task_that_of_the_run_is_taken_and_without_a_run_folder_it_is_
     assert "gone: no such folder" in run.advisor("evaluate", "gone", "--task", "task.yaml").line
 
 
+def test_without_a_task_the_questions_and_prompts_are_those_of_the_run(place: Place, models: Path) -> None:
+    place.job(models, "alpha", "beta")
+    place.task(metric="exact_match", max_new_tokens=4)
+    place.select("--quiet", "--shots", "1", "--seed", "3", "--limit", "4", "--max-new-tokens", "5")
+    ran = place.advisor("evaluate", "run", "--methods", "unite", "--json", "--quiet")
+    assert (ran.status, ran.err) == (0, "")
+    found, ensemble = json.loads(ran.out), place.json()["ensemble"]
+    assert (found["n"], found["methods"][0]["accuracy"]) == (4, ensemble["accuracy"])
+    assert "|shots:1|seed:3|" in found["signature"]
+
+
 def test_holms_correction_is_the_textbooks() -> None:
     # Sorted, each times how many are left, and never falling: 4 * 0.005, 3 * 0.01, 2 * 0.03, 1 * 0.04.
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])

@@ -32,7 +32,7 @@ from advisor.records import Cost, Profile
 from advisor.run.evaluation import EvaluatedMethod, EvaluatedModel, Evaluation
 from advisor.run.figures import SCHEMA_VERSION, JudgeSection
 from advisor.run.folder import Run, locked, write_json
-from advisor.run.plan import candidates_of_run, check_servers, entries_as, judges_beside, with_task_of
+from advisor.run.plan import candidates_of_run, check_servers, entries_as, judges_beside, limits_of_run, with_task_of
 from advisor.run.result import Provenance
 from advisor.statistics import accuracy_interval, holm
 from advisor.strategies.fusion import Fusion, check_prompt
@@ -90,7 +90,9 @@ def evaluate(options: EvaluateOptions) -> None:
 
 def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunConfig:
     """Load what the options name: ``held_out`` has the questions to evaluate on, ``dev`` those that give weights."""
-    options = with_task_of(run, options)
+    seed = options.seed or 0
+    if options.task is None:
+        options, seed = _as_in_run(run, options)
     methods, members = _methods(options), split_names(options.members)
     if not methods:
         raise InputError(f"--methods: name at least one of {', '.join(list_methods())}")
@@ -108,16 +110,16 @@ def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunCo
             "its candidates with --members"
         )
     check_servers(candidates, options, None if options.pool is not None else run.file)
-    evaluated = load_split(options, options.split, options.seed, candidates, max_new_tokens=options.max_new_tokens)
+    evaluated = load_split(options, options.split, seed, candidates, max_new_tokens=options.max_new_tokens)
     evaluated.check_allowed()
     judges = judges_beside(run, options, evaluated)
     dev = evaluated
     # Without such weights a missing dev split must not end the command.
     if options.weights in (ACCURACY, LIKELIHOOD):
-        dev = load_split(options, "dev", options.seed, candidates, max_new_tokens=options.max_new_tokens)
+        dev = load_split(options, "dev", seed, candidates, max_new_tokens=options.max_new_tokens)
         _check_disjoint(evaluated, dev, options.weights)
     return RunConfig(
-        options=options.of_select(k=options.k, weights=options.weights, think=options.think, seed=options.seed),
+        options=options.of_select(k=options.k, weights=options.weights, think=options.think, seed=seed),
         candidates=candidates,
         dev=dev,
         held_out=evaluated,
@@ -125,6 +127,23 @@ def evaluation_config(run: Run, options: EvaluateOptions, command: str) -> RunCo
         command=command,
         judges=judges,
     )
+
+
+def _as_in_run(run: Run, options: EvaluateOptions) -> tuple[EvaluateOptions, int]:
+    """The options with the run's task and its settings where they name none, and the seed.
+
+    So the questions, the prompts and the models' answers are those of the run.
+    """
+    task, limit = run.result.task, (run.result.provenance.settings or {}).get("limit")
+    if options.split not in ("dev", "held_out") or not isinstance(limit, int):
+        limit = None
+    as_in_run = replace(
+        options,
+        limit=options.limit or limit,
+        shots=task.shots if options.shots is None else options.shots,
+        max_new_tokens=options.max_new_tokens or limits_of_run(run)[0],
+    )
+    return with_task_of(run, as_in_run), (task.seed or 0) if options.seed is None else options.seed
 
 
 def _methods(options: EvaluateOptions) -> tuple[str, ...]:

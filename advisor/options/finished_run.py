@@ -102,7 +102,6 @@ class EvaluateOptions(
     CacheOptions,
     RerunOptions,
     WeightOptions,
-    SeedOptions,
     JudgeOptions,
     TaskOptions,
     RunArgument,
@@ -116,8 +115,13 @@ class EvaluateOptions(
         "", "Candidates of the run with commas between them, the primary first. Default: the chosen set."
     )
     settings: tuple[str, ...] = option((), "An option of a method.", "--set", metavar="METHOD.NAME=VALUE")
-    task: str | None = changed(TaskOptions, "task", help="The name of a task, or a task file. Default: the run's.")
+    task: str | None = changed(
+        TaskOptions,
+        "task",
+        help="The name of a task, or a task file. Default: the run's, with its seed, limit, shots and tokens.",
+    )
     split: str = changed(ProfileOptions, "split", default="held_out", help="The split to evaluate on.")
+    seed: int | None = changed(SeedOptions, "seed", default=None, help="The seed of every draw. Default: the run's.")
 
 
 @dataclass(frozen=True, kw_only=True)
