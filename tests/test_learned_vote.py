@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from test_serving_strategies import Says
+from test_serving_strategies import Says, planned
 from test_strategies import task
 
 from advisor.advice.comparison import fitting_voters
 from advisor.records import Answer, Limits, Profile
 from advisor.run.asking import Answerer
-from advisor.run.plan import StrategyPlan
 from advisor.strategies import kinds
 from advisor.strategies.learned_vote import LearnedVote
 from advisor.strategies.replay import codes_of, play, replay_all
@@ -233,7 +232,7 @@ def test_it_stops_where_two_thirds_of_the_rest_do_not_change_the_winner(pairs: l
             scaled = [*weights[:count], *(rest * each for each in weights[count:])]
             assert changed[slow_vote(changed, scaled)] == winner
     names = tuple(str(n) for n in range(len(pairs)))
-    plan = StrategyPlan(LearnedVote(names, tuple(weights)), (), reader=VoteReader("exact_match", "([a-c])", "test"))
+    plan = planned(LearnedVote(names, tuple(weights)), VoteReader("exact_match", "([a-c])", "test"))
     models = [Says(name, answer or "") for name, answer in zip(names, answers, strict=True)]
     asked = asyncio.run(Answerer(plan, models).answer("?", Settings()))
     assert asked.calls == fewer
@@ -358,7 +357,7 @@ def test_three_members_need_a_third_call_only_where_the_first_two_give_different
 def asked(name: str, answers: Sequence[str | None]) -> int:
     """The number of the model whose response `advisor run` and `advisor serve` take."""
     members = tuple(str(n) for n in range(len(answers)))
-    plan = StrategyPlan(kinds()[name](members), (), reader=VoteReader("exact_match", "([a-c])", "test"))
+    plan = planned(kinds()[name](members), VoteReader("exact_match", "([a-c])", "test"))
     models = [Says(name, answer or "") for name, answer in zip(members, answers, strict=True)]
     return int(asyncio.run(Answerer(plan, models).answer("?", Settings())).model)
 
@@ -422,7 +421,7 @@ def test_of_equal_answers_each_vote_takes_that_of_the_most_accurate_model(kind: 
     given = training(split, fitting_voters(list(profiles.values()), Limits(vote_gap=100)))
     for strategy in kinds()[kind].learn(given):
         takes = replay_all(strategy, split).takes
-        plan = StrategyPlan(strategy, (), reader=VoteReader("exact_match", "([a-c])", "test"))
+        plan = planned(strategy, VoteReader("exact_match", "([a-c])", "test"))
         for place, ((taken, _), each) in enumerate(zip(takes, examples, strict=True)):
             answers = {name: profiles[name].answers[place].extracted for name in strategy.members}
             equal = [name for name, text in answers.items() if text == answers[taken]]

@@ -89,7 +89,7 @@ def test_a_run_says_what_it_recommends_and_how_to_use_it_and_a_folder_of_runs_is
     assert (shown.status, shown.out, shown.err) == (0, written.out, "")
     assert shown.out.splitlines()[-1] == (
         "Use it: advisor run runs/a QUESTION --pool FILE, or advisor serve runs/a --pool FILE. "
-        "Does it still hold? advisor check runs/a --logs FILE"
+        "Does it still hold? advisor check runs/a FILE"
     )
     assert (place.folder / "runs/a/report.html").is_file()
     assert place.advisor("runs/a", "--format", "csv").out == place.advisor("report", "runs/a", "--format", "csv").out

@@ -21,7 +21,7 @@ from advisor.run.task_prompt import TaskPrompt
 from advisor.serving.protocol import RequestLimits
 from advisor.serving.responses_api import ResponsesRequest, chat_of
 from ensemble import Ensemble
-from ensemble.models.prompts import PromptTemplate
+from ensemble.models.prompts import Dialogue, PromptTemplate
 
 LIMITS = RequestLimits(new_tokens=400, default_tokens=80, default_stop=("End",))
 FUNCTION: Any = {"type": "function", **TOOL["function"], "strict": False}
@@ -81,12 +81,7 @@ def test_the_members_get_what_they_get_for_a_chat() -> None:
             model="tiny", instructions="be short", input=items, temperature=0.3, top_p=0.9, max_output_tokens=9
         )
     prompt, settings = models[0].asked[-1]
-    assert prompt == [
-        {"role": "system", "content": "be short"},
-        {"role": "user", "content": "first"},
-        {"role": "assistant", "content": "an"},
-        {"role": "user", "content": "second"},
-    ]
+    assert prompt == Dialogue((("first", "an"),), "second", "be short")
     assert (settings.temperature, settings.top_p, settings.max_new_tokens) == (0.3, 0.9, 9)
 
 

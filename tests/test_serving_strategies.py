@@ -26,6 +26,7 @@ from advisor.serving.protocol import RequestLimits
 from advisor.serving.responses import ServedModel
 from advisor.serving.strategy_handler import DecoderModel, StrategyHandler
 from advisor.strategies import kinds
+from advisor.strategies.strategy import Strategy
 from advisor.strategies.vote import VoteReader
 from ensemble import Ensemble
 from ensemble.decode.settings import Batch, Settings
@@ -78,10 +79,14 @@ class Waits(Says):
 def plan_of(name: str, models: Sequence[Any], **fields: Any) -> StrategyPlan:
     kind = kinds()[name]
     reader = READER if kind.COUNTS else None
-    names = tuple(model.name for model in models)
-    # The engine gets the models themselves, so that their places play no part.
-    entries = tuple(ModelSpec(ServerAddress("http://127.0.0.1:1", "m"), each, place="x") for each in names)
-    return StrategyPlan(kind(names, **fields), entries, reader=reader)
+    return planned(kind(tuple(model.name for model in models), **fields), reader)
+
+
+def planned(strategy: Strategy, reader: VoteReader | None = None) -> StrategyPlan:
+    """A plan for models of tests: they are given themselves, so that the places of the specs play no part."""
+    address = ServerAddress("http://127.0.0.1:1", "m")
+    specs = tuple(ModelSpec(address, name, place="x") for name in strategy.members)
+    return StrategyPlan(strategy, specs, reader=reader)
 
 
 @contextlib.contextmanager

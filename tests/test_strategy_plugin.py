@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 from pools import Place
-from test_serving_strategies import Says
+from test_serving_strategies import Says, planned
 
 import advisor.strategies
 from advisor.advice.comparison import compare_strategies, expected_gain
 from advisor.records import Answer, Profile
 from advisor.run.asking import Answerer
 from advisor.run.folder import Run
-from advisor.run.plan import StrategyPlan, figures_to_strategy
+from advisor.run.plan import figures_to_strategy
 from advisor.strategies import kinds
 from advisor.strategies.strategy import AnsweredSplit, Decoded, Replay
 from advisor.tasks.task import Example, Task
@@ -100,7 +100,7 @@ def test_a_new_strategy_is_one_file(place: Place) -> None:
 
     # What `advisor run` and `advisor serve` do with the models of a strategy.
     strategy = figures_to_strategy(row, "result.json")
-    answerer = Answerer(StrategyPlan(strategy, ()), [Says(name, f"{name} answers") for name in strategy.members])
+    answerer = Answerer(planned(strategy), [Says(name, f"{name} answers") for name in strategy.members])
     assert asyncio.run(answerer.answer("?", Settings())).model == strategy.members[1] == "b"
 
 

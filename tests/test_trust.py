@@ -93,8 +93,8 @@ def test_a_run_needs_consent_again(place: Place, ran: Path) -> None:
         ("run", "run", "1 + 1"),
         ("run", "run", "1 + 1", *POOL),
         ("run", "--models", "coded", "1 + 1"),
-        ("check", "run"),
-        ("check", "run", *POOL),
+        ("check", "run", "held_out.jsonl"),
+        ("check", "run", "held_out.jsonl", *POOL),
     ):
         refused = place.advisor(*command)
         assert (refused.status, ran.exists()) == (2, False)

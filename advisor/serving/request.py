@@ -24,12 +24,13 @@ class RequestError(UniteError):
         status: int,
         message: str,
         *,
+        of: str | None = None,
         kind: str = "invalid_request_error",
         param: str | None = None,
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, of)
         self.status = status
         self.headers = dict(headers or {})
         self._rest = {"type": kind, "param": param, "code": code}
@@ -71,9 +72,9 @@ def prompt_error(error: Exception) -> RequestError:
     if isinstance(error, RequestError):
         return error
     if isinstance(error, PromptTooLongError):
-        return RequestError(400, str(error), code="context_length_exceeded")
+        return RequestError(400, error.reason, of=error.of, code="context_length_exceeded")
     if isinstance(error, InputError):
-        return RequestError(400, str(error))
+        return RequestError(400, error.reason, of=error.of)
     return RequestError(400, f"the prompt cannot be read ({type(error).__name__}: {first_line(error)})")
 
 

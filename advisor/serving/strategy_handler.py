@@ -56,7 +56,7 @@ class DecoderModel:
             tokens = await request.prompt_tokens()
             (last,) = [piece async for piece in request.pieces() if piece.finish_reason is not None]
         except RequestError as error:
-            said = str(error).removeprefix(f"{self.name}: ")
+            said = error.without(self.name)
             # Only a wrong prompt is the client's mistake; all else is a failure of this member.
             if error.status != 400:
                 return MemberError(said, of=self.name)

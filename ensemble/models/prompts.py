@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from ensemble.common.schema import Exact, Schema, must
+from ensemble.common.schema import Exact, Flag, Schema, must
 
 LONGEST_TEMPLATE = 2**18
 """Characters."""
@@ -103,7 +103,7 @@ class PromptTemplate(Schema, extra="forbid"):
     """the variant of the task"""
     source: TemplateText | None = None
     """the template of the text that encoder-decoder models read"""
-    follow_ups: bool = False
+    follow_ups: Flag = False
     """whether the task goes on after the response: its prompt is the first message of a conversation, not the last"""
     around: TemplateText | None = None
     """of one model: the template around the whole prompt, which it names `prompt`"""
