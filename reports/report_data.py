@@ -48,6 +48,8 @@ KINDS = {
 }
 _BITS = {kind: 1 << place for place, kind in enumerate(KINDS)}
 OF_STRATEGY = ("recovered", "broken")
+SURE = 0.9
+"""The probability from which on it is said that a strategy is better, and not only probably better."""
 MOST_FIELDS = 8  # in the page: a reader sees then that the whole answer is another one
 _ABSENT = object()
 

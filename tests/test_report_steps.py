@@ -20,13 +20,10 @@ from report_fixture import (
     make_step,
     make_trace,
     page_of,
-    write_json,
     write_run,
     write_samples,
     written,
 )
-
-from reports import write_report
 
 pytestmark = pytest.mark.usefixtures("no_drawings")
 
@@ -147,16 +144,3 @@ def test_matrix_cells_say_their_value_on_hover_and_by_keyboard(window: Any) -> N
     assert [tip.text for tip in shown] == [cells[1].get_attribute("aria-label")]
     assert re.fullmatch(r"[\w-]+ and [\w-]+: [\d.]+", shown[0].text)
     assert all(len(matrix.find_elements("css selector", '[tabindex="0"]')) == 1 for matrix in find(window, ".matrix"))
-
-
-@pytest.mark.browser
-def test_a_long_table_of_pairs_is_searched_by_names(driver: Any, tmp_path: Path) -> None:
-    candidates = [{"model": f"m{i:02}", "accuracy": 80 - i, "mean_length": 50, "status": "rejected"} for i in range(20)]
-    pairs = [{"a": f"m{i:02}", "b": f"m{j:02}", "gap": j - i} for i in range(20) for j in range(i + 1, 20)]
-    result = {"schema_version": 2, "candidates": candidates, "selected": [], "pairs": pairs}
-    open_report(driver, write_report(write_json(tmp_path, result)))
-    find(driver, "#pairs input")[0].send_keys("m07")
-    script = """return [...document.querySelectorAll('#pairs tbody tr:not([hidden])')]
-                       .map((row) => [...row.querySelectorAll('bdi')].map((name) => name.textContent))"""
-    shown = driver.execute_script(script)
-    assert len(shown) == 19 and all("m07" in names for names in shown)

@@ -152,6 +152,9 @@ def check_spec(spec: EnsembleSpec) -> None:
 
 def load_models(models: Sequence[ModelSpec]) -> Sequence[Member]:
     """Load models without their libraries' messages."""
+    # A strategy of servers alone needs no library that loads models.
+    if not models:
+        return ()
     from ensemble.models.load import load_members
 
     if any(not model.is_remote and model.weights.gguf for model in models):

@@ -19,7 +19,7 @@ from reports.charts.rows import (
     write_value,
 )
 from reports.charts.svg import markup
-from reports.report_data import ReportData
+from reports.report_data import SURE, ReportData
 from reports.tables import Cell, Column, figures, held_out, make_table, words
 from reports.tables import methods as methods_table
 
@@ -47,9 +47,20 @@ def _finding(result: Result) -> str:
         return "No set of models could decode together"
     if result.ensemble is None:
         return f"By the rules, {names} can decode together; they were not run"
-    if result.advice.verdict == "unclear":
+    run = result.ensemble
+    row = next(
+        (each for each in result.strategies if (each.strategy, each.members) == (run.method, result.selected)), None
+    )
+    # The probability of the table: the paired test of these questions alone may say less.
+    if row is None or row.probability is None:
+        verdict = result.advice.verdict
+    elif row.probability >= SURE:
+        verdict = "better"
+    else:
+        verdict = "worse" if row.probability <= 1 - SURE else "unclear"
+    if verdict == "unclear":
         return f"Cannot tell whether {names} that decode together are better than one"
-    return f"{names.capitalize()} that decode together are {result.advice.verdict} than one"
+    return f"{names.capitalize()} that decode together are {verdict} than one"
 
 
 def certainty(result: Result, details: str = "the models") -> str:

@@ -29,7 +29,7 @@ from reports.charts.axes import (
 )
 from reports.charts.rows import draw_gains, shape_of
 from reports.charts.svg import COLOURS, markup
-from reports.report_data import ReportData
+from reports.report_data import SURE, ReportData
 from reports.sections.models import group_models
 from reports.tables import MOST_STRATEGIES, Cell, Column, figures, make_table
 from reports.tables import strategies as strategies_table
@@ -47,8 +47,6 @@ _COSTS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
 _FARTHEST = 15
 # From this ratio of the largest to the smallest cost on, a linear scale would press most points together.
 _LOG_FROM = 10
-_SURE = 0.9
-"""The probability from which on it is said that a strategy is better, and not only probably better."""
 _MOST_TIMES = 1000
 _NEAR = 0.07
 """How near a ratio of costs is to a whole number that is said in its place, as a share."""
@@ -89,7 +87,7 @@ def _finding(result: Result) -> str:
         subject = f"one of {size} models for each question beats"
     elif len(recommended.members) == 1:
         subject = "several answers of one model beat"
-    verb = "" if (recommended.probability or 0) >= _SURE else "probably "
+    verb = "" if (recommended.probability or 0) >= SURE else "probably "
     words = subject.rsplit(" ", 1)
     return f"{words[0].capitalize()} {verb}{words[1]} any one{_at_cost(recommended, alone)}"
 
@@ -254,7 +252,7 @@ def _draw_costs(
         if len(places) <= _MOST_NAMED or not row.is_single or on_front or best:
             names = [result.short_names.get(name, name) for name in row.members]
             short = names[0] if row.is_single else row.key.title(names)
-            named.append((not best, not on_front, (x, y, text.shortened(short, 30 if wide else 20), on_front or best)))
+            named.append((not best, not on_front, (x, y, text.shortened(short, 30 if wide else 24), on_front or best)))
     # The recommended one gets its place first, then the front.
     named.sort(key=lambda each: each[:2])
     write_names(axes, [name for *_, name in named], [(x, y) for x, y, *_ in places], avoid)
