@@ -224,6 +224,10 @@ def predictions() -> str:
 # --- Real models ---
 
 
+def _have(number: float | None) -> str:
+    return f"{number or 0:.0f} {'has' if number == 1 else 'have'}"
+
+
 def real_answer() -> str:
     """What was found, by rule and family, and at the steps of references."""
     by, steps, texts = figures("real"), figures("real_steps"), []
@@ -231,8 +235,8 @@ def real_answer() -> str:
         if gain := by.get(f"{kind}_unite_gain"):
             gaining, better, worse = (by[f"{kind}_unite_{word}"].value for word in ("gaining", "better", "worse"))
             texts.append(
-                f"of {gain.note.split()[1]} sets {words}, {gaining:.0f} have more points than their best member "
-                f"({better:.0f} shown), and {worse:.0f} have fewer, shown (mean {_signed(gain.value)})"
+                f"of {gain.note.split()[1]} sets {words}, {_have(gaining)} more points than their best member "
+                f"({better:.0f} shown), and {_have(worse)} fewer, shown (mean {_signed(gain.value)})"
             )
     learned, equal = (
         f"{_signed(one.value)} points on the mean of the pairs (worst {_signed(one.low)})"
