@@ -1,58 +1,54 @@
-"""How often the advice is wrong by chance: ``python -m benchmarks.studies.advice``, an hour on two cores.
+"""How often the advice is wrong by chance: ``python -m benchmarks.studies.advice``.
 
-On simulated questions with a known truth: how often a false gain is shown, how often intervals cover, how often a true
-gain is shown, and the same where questions are asked in batches until the test tells. All figures are points, shares of
-1 or counts, and none of them depends on the machine.
+On simulated questions with a known truth: how often a vote that gains nothing is shown to gain, how often a true gain
+is shown, and the same where questions are asked in batches until the test tells. All figures are points, shares of 1 or
+counts, and none of them depends on the machine.
 """
 
 from __future__ import annotations
 
 import os
-import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from itertools import groupby
 from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
+from advisor.advice.gain import cross_fitted_gain, repeated_folds
 from advisor.records import ALPHA
-from advisor.statistics import Floats
+from advisor.statistics import Floats, Interval
 from benchmarks._measure import Figure, arguments, progress, tell
-from benchmarks.studies import _simulated
-from benchmarks.studies._sequential import power_figures, sequential_figures
+from benchmarks.studies._sequential import power_figure, sequential_figures
 
 DRAWS = 2000
 """Of each simulated setting."""
 SEQUENCES = 1000
 """Runs that ask in batches, of each kind."""
-_BAR = (0.94, 0.96)
-_MANY = 20
+POOL, CHOSEN = 8, 3
+"""Models that answered all questions, and how many of them vote: the most accurate ones."""
+SETTINGS: tuple[tuple[int, Interval, int], ...] = (
+    *((n, (0.55, 0.75), 1) for n in (100, 200, 400)),
+    *((n, (0.55, 0.75), 5) for n in (200, 400)),
+    (200, (0.96, 0.98), 1),
+)
+"""Questions, between what the accuracy of tied models lies, and the questions of a cluster, which score alike."""
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Measure, print, and keep where asked."""
     options = arguments(__doc__ or "").parse_args(given)
     quick = options.quick
-    count = 4 if quick else DRAWS
-    cells = _simulated.CELLS[::30] if quick else _simulated.CELLS
-    progress(f"benchmarks.studies.advice: {count:,} draws of {len(cells)} settings")
+    count, sequences = (4, 20) if quick else (DRAWS, SEQUENCES)
+    progress(f"benchmarks.studies.advice: {count:,} draws of {len(SETTINGS)} settings")
     with _processes(quick) as run:
-        figures = [*_cells(cells, count, run), *_choices(count, run)]
-        found = run(_of_sets_like_the_zoo, ["sequential", "power"], [quick] * 2)
-    tell("advice", figures + [figure for part in found for figure in part], options)
+        false = _false_gains(count, run)
+    tell("advice", [false, *sequential_figures(sequences), power_figure(count)], options)
     return 0
-
-
-def _of_sets_like_the_zoo(name: str, quick: bool) -> list[Figure]:  # mapped over processes
-    """The figures of a part, by its name."""
-    if name == "power":
-        return list(power_figures(20 if quick else DRAWS))
-    return list(sequential_figures(20 if quick else SEQUENCES))
 
 
 @contextmanager
@@ -73,56 +69,67 @@ def _processes(quick: bool) -> Iterator[Callable[..., list[Any]]]:
             os.environ["OMP_NUM_THREADS"] = threads
 
 
-def _cells(cells: Sequence[_simulated.Cell], count: int, run: Callable[..., list[Any]]) -> Iterator[Figure]:
-    """The worst settings. The worst of many shares is unlucky, so settings that miss a bar are drawn 10 times again."""
-    drawn: list[_simulated.Drawn] = run(_simulated.draw_cell, cells, [count] * len(cells), range(len(cells)))
-    doubtful = [n for n, each in enumerate(drawn) if each.false > ALPHA or each.covered.mean() < _BAR[0]]
-    again = run(
-        _simulated.draw_cell, [cells[n] for n in doubtful], [10 * count] * len(doubtful), [10_000] * len(doubtful)
-    )
-    for n, each in zip(doubtful, again, strict=True):
-        drawn[n] = each
-    false = max(range(len(cells)), key=lambda n: drawn[n].false)
-    what = f"the worst of {len(cells)} settings, {len(doubtful)} drawn again: {cells[false]}"
-    yield _share("false_ensemble", (drawn[false].p_values <= ALPHA).tolist(), "at most 0.05", what)
-    loss = max(range(len(cells)), key=lambda n: float((drawn[n].p_no_loss <= ALPHA).mean()))
-    what = f"verdicts single where nothing is gained or lost, the worst setting: {cells[loss]}"
-    yield _share("false_single", (drawn[loss].p_no_loss <= ALPHA).tolist(), note=what)
-    for suffix, confidence in (("", "95%"), ("_90", "90%")):
-        held = [each.covered_90 if suffix else each.covered for each in drawn]
-        bar = "" if suffix else f"{_BAR[0]} to {_BAR[1]}"
-        shares = [float(each.mean()) for each in held]
-        note = f"{confidence} intervals of the gain, mean of all settings"
-        yield Figure(f"coverage{suffix}", statistics.mean(shares), limit=bar, note=note)
-        for name, place in (("lowest", int(np.argmin(shares))), ("highest", int(np.argmax(shares)))):
-            yield _share(f"coverage{suffix}_{name}", held[place].tolist(), bar, f"likewise: {cells[place]}")
-        many = [n for n, cell in enumerate(cells) if cell.n >= _MANY * cell.size]
-        if many:
-            highest = max(many, key=lambda n: shares[n])
-            note = f"likewise, of settings with {_MANY} or more clusters or questions held out: {cells[highest]}"
-            yield _share(f"coverage{suffix}_highest_many", held[highest].tolist(), bar, note)
-
-
-def _choices(count: int, run: Callable[..., list[Any]]) -> Iterator[Figure]:
-    """False gains where somebody or something chose."""
-    places = range(len(_simulated.CHOICES))
-    found: list[Floats] = run(_simulated.draw_choice, places, [count] * len(places), places)
-    doubtful = [n for n in places if (found[n] <= ALPHA).mean() > ALPHA]
-    again = run(_simulated.draw_choice, doubtful, [10 * count] * len(doubtful), [10_000] * len(doubtful))
+def _false_gains(count: int, run: Callable[..., list[Any]]) -> Figure:
+    """The worst setting. The worst of some shares is unlucky, so settings above the limit are drawn 10 times again."""
+    found: list[Floats] = run(draw_votes, SETTINGS, [count] * len(SETTINGS), range(len(SETTINGS)))
+    doubtful = [n for n, p_values in enumerate(found) if (p_values <= ALPHA).mean() > ALPHA]
+    again = run(draw_votes, [SETTINGS[n] for n in doubtful], [10 * count] * len(doubtful), [10_000] * len(doubtful))
     for n, p_values in zip(doubtful, again, strict=True):
         found[n] = p_values
-    for name, choices in groupby(zip(_simulated.CHOICES, found, strict=True), key=lambda each: each[0].name):
-        choice, p_values = max(choices, key=lambda each: float((each[1] <= ALPHA).mean()))
-        yield _share(f"false_ensemble_{name}", (p_values <= ALPHA).tolist(), "at most 0.05", choice.note)
+    worst = max(range(len(found)), key=lambda n: float((found[n] <= ALPHA).mean()))
+    shown, (n, (low, high), size) = found[worst] <= ALPHA, SETTINGS[worst]
+    wilson = stats.binomtest(int(shown.sum()), len(shown)).proportion_ci(method="wilson")
+    note = f"the 3 best of 8 vote, all labels, tied at {low:.0%} to {high:.0%}, clusters of {size}; n = {n:,}"
+    name, share = "false_ensemble_all_asked", float(shown.mean())
+    return Figure(name, share, wilson.low, wilson.high, "at most 0.05", f"{note}; of {len(shown):,}")
 
 
-def _share(name: str, outcomes: Sequence[bool], limit: str = "", note: str = "") -> Figure:
-    """A share with its 95% interval (Wilson)."""
-    if not outcomes:
-        return Figure(name, None, limit=limit, note=f"{note}: there were none")
-    wilson = stats.binomtest(sum(outcomes), len(outcomes)).proportion_ci(method="wilson")
-    share = sum(outcomes) / len(outcomes)
-    return Figure(name, share, wilson.low, wilson.high, limit, f"{note}; of {len(outcomes):,}")
+def draw_votes(setting: tuple[int, Interval, int], count: int, seed: int) -> Floats:
+    """P-values of votes of the three most accurate of eight models, whose true gain is 0.
+
+    Seven models are tied and one is so much better that a vote with two of them is right exactly as often. Wrong
+    answers agree. All eight answered all questions, as in logs, and all questions choose, by cross-fitting. A vote is
+    named with the model that is the best on all labels. If this one is not the better one, the vote truly gains over
+    it; then no gain is false, and p counts as 1.
+
+    Args:
+        setting: One of `SETTINGS`.
+        count: How many draws.
+        seed: Of all draws.
+    """
+    n, tied, size = setting
+    chance, clusters = np.random.default_rng(seed), np.arange(n) // size
+    found = []
+    for _ in range(count):
+        scores = voters(POOL, n // size, chance.uniform(*tied), chance, alike=chance.uniform(0, 0.5))
+        differences = cross_fitted(np.repeat(scores, size, axis=1), clusters)
+        p_value = cross_fitted_gain(differences, clusters if size > 1 else None).p_no_gain
+        found.append(p_value if scores.mean(axis=1).argmax() == 0 else 1.0)
+    return np.array(found)
+
+
+def cross_fitted(scores: Floats, clusters: NDArray[np.intp]) -> Floats:
+    """A vote of the three best models minus the best one, both chosen by the other folds: repeats by questions."""
+    found = []
+    for folds in repeated_folds(scores.shape[1], clusters):
+        differences = np.zeros(scores.shape[1])
+        for fold in range(int(folds.max()) + 1):
+            means = scores[:, folds != fold].mean(axis=1)
+            chosen = np.argsort(-means, kind="stable")[:CHOSEN]
+            own = scores[chosen][:, folds == fold]
+            majority = own.sum(axis=0) > CHOSEN / 2
+            differences[folds == fold] = majority - own[0]
+        found.append(differences)
+    return np.stack(found)
+
+
+def voters(models: int, questions: int, tied: float, chance: np.random.Generator, alike: float) -> Floats:
+    """Independent answers of one model that is ahead and others that are tied; to some questions all answer alike."""
+    # A vote of two tied models with a better one gains nothing where its odds are theirs, squared.
+    ahead = tied**2 / (tied**2 + (1 - tied) ** 2)
+    same, fate = chance.random(questions) < alike, chance.random(questions) < 0.5
+    right = chance.random((models, questions)) < np.array([ahead, *[tied] * (models - 1)])[:, None]
+    return np.where(same, fate, right).astype(float)
 
 
 if __name__ == "__main__":
