@@ -22,7 +22,6 @@ from advisor.records import Answer, Decision, Limits, Profile, Selection, Standi
 from advisor.statistics import (
     accuracy_interval,
     bonett_price,
-    cluster_sign_flip,
     mcnemar,
     questions_needed,
 )
@@ -269,18 +268,6 @@ def test_the_interval_holds_the_difference_and_agrees_with_the_test(gained: int,
         assert low > 0 or high < 0
 
 
-def flips(differences: Sequence[float]) -> float:
-    return cluster_sign_flip(np.array(differences), np.arange(len(differences)))
-
-
-def test_sign_flip_is_exact_on_few_questions_and_mcnemar_where_scores_are_plain() -> None:
-    # All eight sign patterns of three differences: two are as extreme as the observed one.
-    assert flips([0.2, 0.3, 0.4]) == pytest.approx(2 / 8)
-    assert flips([0.25]) == 1
-    observed = differences(9, 3, 14)
-    assert flips(observed) == pytest.approx(mcnemar(observed), abs=0.01)
-
-
 # --- How many questions ---
 
 
@@ -290,15 +277,6 @@ def test_sign_flip_is_exact_on_few_questions_and_mcnemar_where_scores_are_plain(
 )
 def test_connors_formula_gives_the_numbers_of_others(gained: float, lost: float, needed: int) -> None:
     assert questions_needed(100 * (gained - lost), gained + lost) == needed
-
-
-def test_so_many_questions_do_tell_four_times_out_of_five() -> None:
-    gained, lost = 0.08, 0.04
-    n = questions_needed(100 * (gained - lost), gained + lost)
-    assert n is not None
-    drawn = np.random.default_rng(1).multinomial(n, [gained, lost, 1 - gained - lost], size=2000)
-    told = np.mean([mcnemar(differences(b, c, n)) <= 0.05 for b, c, _ in drawn])
-    assert 0.75 <= told <= 0.85
 
 
 @settings(max_examples=100)
@@ -325,19 +303,6 @@ def test_a_higher_confidence_needs_more_questions(delta: float, discordance: flo
 # --- The comparison ---
 
 
-def test_the_comparison_has_the_figures_of_a_table_counted_by_hand() -> None:
-    ensemble = profile("unite", [1] * 80 + [0] * 20)
-    best = profile("b", [0] * 15 + [1] * 70 + [0] * 15)  # 15 gained, 5 lost
-    found = compare(ensemble, [profile("a", [1] * 60 + [0] * 40), best])
-    assert (found.of, found.over, found.n) == ("unite", "b", 100)
-    assert (found.gained, found.lost) == (15, 5)
-    assert found.difference == pytest.approx(10)
-    assert found.discordance == pytest.approx(0.2)
-    assert found.p_two_sided == pytest.approx(stats.binomtest(15, 20).pvalue)
-    assert found.difference_ci == bonett_price(differences(15, 5, 100))
-    assert (found.test, found.difference_method) == ("exact McNemar", "Bonett-Price")
-
-
 def test_the_best_single_is_the_best_on_these_questions_and_the_first_of_equals() -> None:
     members = [profile("weak", [0, 0, 1, 0]), profile("first", [1, 1, 0, 0]), profile("second", [0, 0, 1, 1])]
     assert compare(profile("unite", [1, 1, 1, 0]), members).over == "first"
@@ -349,7 +314,7 @@ def test_graded_scores_are_compared_by_resampling() -> None:
     found = compare(profile("unite", np.clip(single + 0.1, 0, 1)), [profile("a", single)])
     assert (found.test, found.difference_method) == ("sign-flip permutation", "Student's t")
     assert found.p_two_sided < 0.01
-    assert found.difference_ci[0] < found.difference < found.difference_ci[1]
+    assert 0 < found.difference_ci[0] < found.difference < found.difference_ci[1]
 
 
 def test_other_questions_and_nothing_to_compare_are_errors() -> None:

@@ -169,24 +169,6 @@ def test_no_choice_among_the_answers_gains_more(models: int, questions: int, see
     assert found.points_ci[0] <= found.points <= found.points_ci[1]
 
 
-def test_the_limit_holds_for_the_model_that_is_chosen_by_the_same_questions() -> None:
-    chance, held, draws = np.random.default_rng(0), 0, 400
-    for _ in range(draws):
-        # Eight equally good models, the hardest case: the one that is chosen was the luckiest.
-        shared = chance.normal(size=100)
-        scores = (0.7 * shared + math.sqrt(0.51) * chance.normal(size=(8, 100)) < 0.5).astype(float)
-        truth = 100 * (_any_right() - stats.norm.cdf(0.5))
-        held += truth <= ceiling_of(scores, range(8)).points_ci[1]
-    assert held / draws >= 0.95
-
-
-def _any_right() -> float:
-    """The probability that one of the eight models is right, by numbers."""
-    shared = np.linspace(-6, 6, 2001)
-    wrong = stats.norm.sf((0.5 - 0.7 * shared) / math.sqrt(0.51)) ** 8
-    return 1 - float(np.trapezoid(wrong * stats.norm.pdf(shared), shared))
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     if not POOLS.is_dir():

@@ -131,17 +131,6 @@ def test_clusters_make_an_estimate_less_sure() -> None:
     assert (alone[0].shown, together[0].shown) == ("yes", "not_yet")
 
 
-def test_pooling_is_nearer_to_the_truth_than_the_observed_gains() -> None:
-    chance = np.random.default_rng(2)
-    pooled, observed = [], []
-    for _ in range(20):
-        values, places, _, truths = simulate_groups(20, 0.05, 0.3, chance)
-        for gain, truth in zip(group_gains(values, [f"{place:02}" for place in places]), 100 * truths, strict=True):
-            pooled.append((gain.gain - truth) ** 2)
-            observed.append((gain.observed - truth) ** 2)
-    assert np.mean(pooled) < 0.5 * np.mean(observed)
-
-
 def test_graded_scores_have_gains_by_group() -> None:
     chance = np.random.default_rng(3)
     values = np.concatenate([chance.uniform(-0.2, 0.4, 60), chance.uniform(-0.4, 0.2, 60)])

@@ -16,7 +16,6 @@ from pools import Place
 from advisor.commands import init
 from advisor.options.new_run import InitOptions
 from advisor.tasks import load_task
-from advisor.tasks.draft import task_text
 
 pytest_plugins = ["pools"]
 
@@ -292,19 +291,6 @@ def test_data_in_place_of_a_task_file_is_told_the_way(place: Place) -> None:
     place.write("questions.csv", SUMS)
     line = place.refused("select", "--pool", "demo", "--task", "questions.csv")
     assert "is data and not a task file; write one with `advisor init questions.csv`" in line
-
-
-def test_ctrl_c_leaves_no_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.write("questions.csv", SUMS)
-
-    def interrupt(*_: object, **__: object) -> None:
-        # Not the signal itself: a process in the background begins with Ctrl-C ignored.
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(task_text, "load_task", interrupt)
-    ran = place.advisor("init", "questions.csv", "--yes")
-    assert (ran.status, ran.line) == (130, "advisor: stopped")
-    assert place.files() == {"questions.csv"}
 
 
 def test_hostile_names_and_texts_reach_neither_the_terminal_nor_the_file_as_they_are(place: Place) -> None:

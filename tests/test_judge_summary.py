@@ -286,13 +286,6 @@ def test_a_model_that_wins_or_loses_everything_has_a_finite_strength_and_an_inte
         assert low <= each.win_rate <= high
 
 
-def test_a_judge_that_always_prefers_the_first_one_says_nothing_about_the_models() -> None:
-    matches = [Verdict(str(n), *order, 1.0) for n in range(30) for order in (("a", "b"), ("b", "a"))]
-    found = bradley_terry(matches)
-    assert [each.win_rate for each in found.models] == pytest.approx([50, 50])
-    assert found.equal_first_wins > 98
-
-
 def test_all_matches_of_a_question_are_resampled_together() -> None:
     """The same verdicts ten times a question: the interval stays as wide as with one verdict a question."""
     once = [Verdict(str(n), *(("a", "b") if n % 2 else ("b", "a")), float(n % 4 < 2)) for n in range(40)]
@@ -322,18 +315,6 @@ def test_matches_that_needed_no_judge_say_nothing_about_the_order() -> None:
     alone, with_ties = (bradley_terry(matches, settled) for settled in ([], equal))
     assert with_ties.equal_first_wins == pytest.approx(alone.equal_first_wins)
     assert [each.matches for each in with_ties.models] == [110, 110]
-
-
-def test_intervals_cover_the_truth() -> None:
-    strengths = {"a": 3.0, "b": 0.5, "c": 0.0, "d": -1.0}
-    values = np.array(list(strengths.values()))
-    rates = 100 * expit(values[:, None] - values).mean(axis=1)
-    truth = dict(zip(strengths, rates, strict=True))
-    covered = []
-    for seed in range(40):
-        found = bradley_terry(list(drawn(strengths, 15, seed, first=0.5)), seed=seed)
-        covered += [each.win_rate_ci[0] <= truth[each.model] <= each.win_rate_ci[1] for each in found.models]
-    assert np.mean(covered) > 0.9
 
 
 def test_turns_of_one_conversation_do_not_narrow_the_intervals() -> None:

@@ -357,21 +357,6 @@ def test_draws_are_a_whole_number_that_a_server_can_write_and_routes_lead_to_mem
 # --- Export ---
 
 
-def test_an_exported_strategy_takes_the_same_responses(run: Place) -> None:
-    wanted = next(each for each in run.json()["strategies"] if each["strategy"] == "single")
-    result = run.json()
-    result["advice"]["recommendation"] |= wanted
-    write(run, result)
-    ran = run.advisor("export", "run", "out")
-    assert (ran.status, ran.out, ran.err) == (0, "out\n", "")
-    assert sorted(path.name for path in (run.folder / "out").iterdir()) == ["README.md", "strategy.json"]
-    card = (run.folder / "out" / "README.md").read_text(encoding="utf-8").replace("\\", "")
-    assert "This folder has: " in card and "24 held-out questions" in card
-    prompt = run.samples("held_out")[0]["prompt"]
-    there, here = (run.advisor("run", folder, prompt, "--raw") for folder in ("out", "run"))
-    assert (there.status, there.out) == (0, here.out)
-
-
 def test_a_folder_is_an_ensemble_or_a_strategy_and_never_both(run: Place) -> None:
     for name, file in (("vote", "strategy.json"), ("unite", "ensemble.json"), ("vote", "strategy.json")):
         assert run.advisor("export", "run", "out", "--strategy", name).status == 0

@@ -287,9 +287,7 @@ def test_a_server_that_is_not_there_is_bad_input(place: Place) -> None:
     [
         ((200, {"Content-Type": "text/html"}, b"<html>\n<h1>hello"), "is not JSON; it begins with '<html> <h1>hello'"),
         ((200, {}, b""), "is empty"),
-        ((200, {}, b"[" * 100_000), "is not JSON"),
         ((200, {}, b"[]"), "is not a JSON object"),
-        ((200, {}, b"\xff\xfe\x00"), "is not JSON"),
         (as_json({"choices": None}), "(choices should be a list)"),
         (as_json({"choices": []}), "(choices should be a list of at least 1)"),
         (as_json({"choices": [{"finish_reason": "stop"}]}), "(choices[0].text is missing)"),
@@ -317,25 +315,12 @@ def test_an_answer_that_is_nonsense_is_one_line(place: Place, raw: Raw, answer: 
     assert says in refused(place, raw)
 
 
-def test_an_answer_that_does_not_end_is_given_up(place: Place, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "MAX_BYTES", 1 << 16)
-    endless = (200, {"Content-Length": str(1 << 40)}, b" " * (1 << 18))
-    raw.answer = lambda path, _body: models("m") if path.endswith("/models") else endless
-    assert "the server's answer is longer than" in refused(place, raw)
-
-
 def test_a_model_that_the_server_does_not_know_is_named_beside_those_it_has(place: Place, raw: Raw) -> None:
     listed, error = models(*(f"model-{n}" for n in range(30))), as_json({"error": "no such model"}, 404)
     raw.answer = lambda path, _body: listed if path.endswith("/models") else error
     line = refused(place, raw)
     assert "(404) and says: no such model; the server does not list 'm', but lists model-0, model-1, " in line
     assert line.endswith("and 10 more")
-
-
-@pytest.mark.parametrize("data", [None, {"m": 1}])
-def test_a_list_of_models_that_is_none_is_one_line(place: Place, raw: Raw, data: object) -> None:
-    raw.answer = lambda _path, _body: as_json({"data": data})
-    assert "/models: the answer has no list of models" in refused(place, raw)
 
 
 def test_a_server_without_a_list_of_models_can_be_asked(place: Place, raw: Raw) -> None:

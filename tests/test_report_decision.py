@@ -233,37 +233,6 @@ def test_with_more_questions_each_text_is_shorter(monkeypatch: pytest.MonkeyPatc
     assert 0 < len(shown(2000, "<b>" * 60)[0]["ids"]) < 2000
 
 
-def test_a_run_of_28_models_and_1000_questions_stays_below_two_megabytes(tmp_path: Path) -> None:
-    chance, names = random.Random(0), [f"owner/model-number-{number:02}-instruct" for number in range(28)]
-    accuracy = {"accuracy": 60.0, "accuracy_ci": [50.0, 70.0], "mean_length": 900.0}
-    groups = {f"subject {k}": {"n": 25, "accuracy": 60.0, "accuracy_ci": [40.7, 76.6]} for k in range(40)}
-    candidates = [
-        {"model": name, **accuracy, "status": "rejected", "reason": "its gap is too large", "groups": groups}
-        for name in names
-    ]
-    candidates[0]["status"] = "primary"
-    keys = ("gap", "length_ratio", "bleu", "both_wrong_same", "kappa", "oracle")
-    pairs = [{"a": a, "b": b, **dict.fromkeys(keys, 1.0)} for k, a in enumerate(names) for b in names[k + 1 :]]
-    result = {"schema_version": 2, "candidates": candidates, "selected": names[:1], "pairs": pairs}
-    text = 'Let us think <step> by step & "check". ' * 10
-    samples = [
-        {
-            "id": f"question-{number}",
-            "prompt": f"Question {number}: why? <&> {text}",
-            "reference": "7",
-            "split": "held_out" if number % 2 else "dev",
-            "responses": {
-                name: {"text": text, "extracted": "7", "score": float(chance.random() < 0.6), "length": len(text)}
-                for name in names
-            },
-        }
-        for number in range(1000)
-    ]
-    page = page_of(write(tmp_path, result, samples))
-    assert len(page.encode()) <= 2_000_000
-    assert len(data_of(page)["questions"]["ids"]) == 1000
-
-
 # --- Groups and models ---
 
 

@@ -189,16 +189,13 @@ def test_a_local_member_that_changed_is_refused_with_a_way_out(models: Path, tmp
         ("method", "nothing", "method 'nothing': not one of"),
         ("method", "voting", "method voting: it works at response level"),
         ("k", 0, "k should be at least 1"),
-        ("k", True, "k should be a whole number"),
         ("weights", [1], "weights should be 2 numbers"),
         ("weights", [1, -1], "weights should be null, or a list of numbers of at least 0"),
         ("weights", [0, 0], "weights should be a list with at least one number above 0"),
-        ("weights", [1e999, 1], "weights should be null, or a list of numbers"),
         ("options", {"cache_dir": "/"}, "options: method unite has no option cache_dir"),
         ("options", {"think": 1}, "options: method unite: think 1: not one of apart"),
         ("generation", {"stop": [""]}, "generation.stop[0] should be a text that is not empty"),
         ("members", [], "members should be a list of at least 1"),
-        ("members", [1], "members[0] should be an object"),
         ("members.0.path", ..., "members[0] should be a member with one of id, path and server"),
         ("members.0.id", "org/a", "members[0] should be a member with one of id, path and server"),
         ("members.0.name", "a\nb", "members[0].name should be a printable name"),
@@ -206,7 +203,6 @@ def test_a_local_member_that_changed_is_refused_with_a_way_out(models: Path, tmp
         ("members.0.dtype", "int8", "members[0].dtype should be one of auto, float32"),
         ("members.0.files", {"model.safetensors": "1"}, "members[0].files.model.safetensors should be a SHA-256"),
         ("members.0.files", {}, "members[0] should be a local member with the SHA-256 of each file"),
-        ("members.0.trust_remote_code", "yes", "members[0].trust_remote_code should be true or false"),
         ("members.0.revision", COMMIT, "members[0] should be a local member without revision"),
     ],
 )
@@ -259,16 +255,6 @@ def test_consent_to_run_code_is_the_users_own(tmp_path: Path) -> None:
     # Consent makes nothing run that did not ask for it.
     changed(tmp_path, "members.0.trust_remote_code", ...)
     assert not read(tmp_path, trust_remote_code=True).members[0].checkpoint.trust_remote_code
-
-
-def test_the_shape_is_published_and_knows_every_key_that_is_written(models: Path, tmp_path: Path) -> None:
-    from ensemble.saved.ensemble_json import SavedEnsemble
-
-    saved(tmp_path / "saved", models / "alpha", models / "beta")
-    found = SavedEnsemble.model_json_schema()
-    written = content(tmp_path / "saved")
-    assert set(written) <= set(found["properties"]) and found["additionalProperties"] is False
-    assert all(set(member) <= set(found["$defs"]["SavedMember"]["properties"]) for member in written["members"])
 
 
 # The hub: a small one on this machine
@@ -334,13 +320,6 @@ def test_a_hub_that_is_away_is_said_in_a_line(
     with pytest.raises(UniteError, match=r"org/new: it cannot be pushed \(ConnectError: .*check the network"):
         made.save_pretrained(tmp_path / "saved", push_to_hub="org/new")
     assert huggingface_hub.constants.ENDPOINT == "http://127.0.0.1:9"
-
-
-def test_a_local_member_is_not_pushed(models: Path, tmp_path: Path, shelf: Path, cache: Path) -> None:
-    made = Ensemble.from_pretrained([models / "alpha"], cache_dir=cache)
-    with pytest.raises(InputError, match=r"alpha: .* is a local model, which others cannot load"):
-        made.save_pretrained(tmp_path / "saved", push_to_hub="org/new")
-    assert not (tmp_path / "saved").exists() and not (shelf / "new").exists()
 
 
 def test_an_ensemble_of_the_hub_has_no_local_member(models: Path, shelf: Path, tmp_path: Path) -> None:

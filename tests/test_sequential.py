@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
-from report_fixture import make_result, write_json
 from scipy import stats
 
 from advisor.advice.gain import Gain
@@ -19,13 +17,9 @@ from advisor.advice.sequential import (
     look_until_sure,
     looks_in_words,
     planned_looks,
-    reuse_note,
     with_earlier,
 )
-from advisor.commands.select import looks_or_note
-from advisor.progress import Progress
 from advisor.run.result import InterimAnalysis
-from benchmarks.studies._sequential import Case
 
 FIFTHS = np.arange(1, 6) / 5
 BLANK = InterimAnalysis(
@@ -60,22 +54,6 @@ def test_spending_like_o_brien_and_fleming_gives_the_published_limits() -> None:
 def test_spending_like_pocock_gives_the_published_limits() -> None:
     spent = 0.025 * np.log1p((math.e - 1) * FIFTHS)
     assert boundaries(FIFTHS, spent) == pytest.approx([2.438, 2.427, 2.410, 2.397, 2.386], abs=6e-4)
-
-
-@pytest.mark.parametrize(
-    "limits",
-    [pytest.param(2.040 * np.sqrt(1 / FIFTHS), id="O'Brien and Fleming"), pytest.param(np.full(5, 2.413), id="Pocock")],
-)
-def test_the_limits_are_those_whose_crossing_probabilities_are_given(limits: np.ndarray) -> None:
-    # The constants are from Jennison and Turnbull (2000), tables 2.1 and 2.3, for K = 5 and 0.05 on both sides. What
-    # they spend comes from another program: the distribution function of the multivariate normal.
-    covariance = np.sqrt(np.minimum.outer(FIFTHS, FIFTHS) / np.maximum.outer(FIFTHS, FIFTHS))
-    spent = [stats.norm.sf(limits[0])]
-    for n in range(2, 6):
-        below = stats.multivariate_normal.cdf(limits[:n], cov=covariance[:n, :n], abseps=1e-7, maxpts=10**6)
-        spent.append(1 - float(below))
-    assert boundaries(FIFTHS, np.array(spent)) == pytest.approx(limits, abs=2e-3)
-    assert spent[-1] == pytest.approx(0.025, abs=2e-4)
 
 
 @pytest.mark.parametrize(("questions", "looks"), [(1, (1,)), (110, (110,)), (300, (100, 150, 225, 300))])
@@ -129,26 +107,10 @@ def test_questions_end_as_soon_as_a_limit_is_crossed(sign: int) -> None:
     assert [look.is_sure for look in looks] == [False, True]
 
 
-def test_all_questions_are_asked_if_nothing_shows() -> None:
-    looks = look_until_sure(verify_with({}), BLANK)
-    assert tuple(look.n for look in looks) == BLANK.plan
-    assert not looks[-1].is_sure
-
-
 def test_a_test_whose_set_fails_does_not_claim_all_questions() -> None:
     looks = look_until_sure(lambda n: None if n > 150 else verify_with({})(n), BLANK)
     assert [look.n for look in looks] == [100, 150]
     assert "ended after 150 of at most 800, because what it tested failed" in (looks_in_words(looks) or "")
-
-
-def test_another_set_on_the_same_questions_is_corrected() -> None:
-    first = look_until_sure(verify_with({}), BLANK)
-    second = look_until_sure(verify_with({}), BLANK.model_copy(update={"members": ("a", "c")}), first)
-    assert (first[-1].test, second[-1].test) == (1, 2)
-    assert second[0].limit == limits_of(BLANK.plan, 0.05 / 6)[0]
-    assert corrected_p(second[-1], 0.01) == pytest.approx(6 * corrected_p(first[-1], 0.01))
-    assert reuse_note(first[-1]) is None
-    assert "looked at 1 time before" in (reuse_note(second[-1]) or "")
 
 
 def test_the_same_set_on_more_questions_is_another_test() -> None:
@@ -168,32 +130,3 @@ def test_a_repeated_run_is_the_same_test() -> None:
 def test_other_questions_are_fresh() -> None:
     first = look_until_sure(verify_with({}), BLANK)
     assert look_until_sure(verify_with({}), BLANK.model_copy(update={"questions": "def"}), first)[0].test == 1
-
-
-def recorded(folder: Path, looks: list[dict[str, object]]) -> Path:
-    """A run folder with these looks."""
-    return write_json(folder, {**make_result(), "looks": looks})
-
-
-def test_looks_are_read_back_from_a_run_folder(tmp_path: Path) -> None:
-    looks = look_until_sure(verify_with({225: 3.0}), BLANK)
-    recorded(tmp_path, [look.model_dump() for look in looks])
-    assert looks_or_note(tmp_path, Progress(quiet=True)) == looks
-
-
-def test_a_folder_without_a_run_has_no_looks(tmp_path: Path) -> None:
-    assert looks_or_note(tmp_path, Progress(quiet=True)) == ()
-
-
-def test_questions_until_sure_find_a_gain_with_fewer_questions() -> None:
-    case, chance, plan = Case((75, 68, 61), gain=5.0), np.random.default_rng(1), planned_looks(800)
-    ends = []
-    for _ in range(60):
-        scores = case.draw(800, chance)
-        ends.append(
-            look_until_sure(lambda n, scores=scores: case.judge(*scores, n), BLANK.model_copy(update={"plan": plan}))[
-                -1
-            ]
-        )
-    assert np.mean([look.p_no_gain <= look.limit for look in ends]) > 0.85
-    assert np.mean([look.n for look in ends]) < 550

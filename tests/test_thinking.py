@@ -202,11 +202,6 @@ def test_the_thinking_of_a_server_is_apart(raw: Raw, field: str) -> None:
     assert (response.text, response.thinking, response.tokens) == ("4", "hm", 9)
 
 
-def test_the_tokens_of_hidden_thinking_are_known(raw: Raw) -> None:
-    response = ask(raw, {"content": "4"}, completion_tokens_details={"reasoning_tokens": 8})
-    assert (response.thinking, response.thinking_tokens) == (None, 8)
-
-
 def test_an_empty_section_apart_is_no_thinking(raw: Raw, tmp_path: Path) -> None:
     """So vLLM and tables give that of a model whose thinking is off."""
     (response,) = split_thinking(

@@ -180,14 +180,6 @@ def test_half_precision_is_counted_in_single(dtype: torch.dtype, monkeypatch: py
     assert torch.equal(half.mean, union([z.clone()], joint, 4, weights).mean)
 
 
-def test_members_of_different_precision_go_together() -> None:
-    side = tables(4, {0: 1, 1: 2, 2: 3}, {}, 4, eos_ids=[3])
-    joint = JointVocabulary(4, (side, side))
-    z = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
-    step = union([z.double(), z.clone()], joint, 2, torch.tensor([0.5, 0.5], dtype=torch.float64))
-    assert torch.allclose(step.members[0], step.members[1])
-
-
 # Step 7
 
 
@@ -236,17 +228,6 @@ def test_what_is_drawn_is_something_that_the_primary_can_express(
     drawn = draw(step, temperature, top_p, [uniform] * len(step.mean))
     assert (step.ids.gather(1, drawn[:, None]) != NONE).all()
     assert (step.mean.gather(1, drawn[:, None]) > 0).all()
-
-
-@quick
-@given(cases(values=(-2.0, -1.0, 0.5, 1.125, 3.0)), st.floats(0, 1, exclude_max=True))
-def test_a_cold_draw_is_greedy(case: Case, uniform: float) -> None:
-    step = case.run()
-    ranked = step.mean.masked_fill(step.ids == NONE, 0).sort(dim=1, descending=True).values
-    assume(bool((ranked[:, 0] > 0).all()))
-    assume(ranked.shape[1] == 1 or bool((ranked[:, 0] - ranked[:, 1] > 1e-6).all()))
-    drawn = draw(step, 1e-7, 1.0, [uniform] * len(step.mean))
-    assert torch.equal(drawn, greedy(step))
 
 
 @pytest.mark.parametrize(

@@ -345,14 +345,6 @@ def test_a_reference_of_few_questions_may_be_missed_by_all() -> None:
     assert broken(answering(answers), ["rare"] * 3 + ["yes"] * 87) == ()
 
 
-@with_pools
-def test_on_a_real_pool_no_two_models_count_as_one_voter() -> None:
-    logs = joined("crux")
-    profiles = sorted(logs.profiles.values(), key=lambda each: -each.accuracy)
-    doubts = run_doubts(profiles, logs.task("dev", range(800), 0))
-    assert "near_copies" not in [each.code for each in doubts]
-
-
 def test_doubts_are_in_the_files_of_a_run_as_codes_figures_and_sentences(place: Place) -> None:
     answers = independent(8, 240, 0, np.linspace(2, -1, 8).tolist())
     answers[:4, :24], answers[4:, :24] = 9, 0
