@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import math
 import sys
 import time
@@ -53,15 +52,13 @@ class Sent:
 
     Attributes:
         due: When it was to be sent.
-        first: When its first token came; None if it has none.
         end: When its last byte came.
-        tokens: New tokens; None if the request is lost: refused, cut off, or without an end.
+        is_lost: Whether it was refused, cut off, or has no end.
     """
 
     due: float
-    first: float | None
     end: float
-    tokens: int | None
+    is_lost: bool
 
 
 Ask = Callable[[int, float], Awaitable[Sent]]
@@ -125,32 +122,17 @@ def summary(sent: Sequence[Sent]) -> dict[str, float]:
     """The figures of a round, from the requests that are not lost.
 
     Returns:
-        ``p50_ms``, ``p95_ms`` and ``p99_ms`` of the latency, the same with ``first_`` for the time to the first token,
-        ``p95_over_p50``, ``requests_per_second``, ``tokens_per_second``, and ``in_flight``: requests at a time on
-        average.
+        ``p50_ms`` and ``p95_ms`` of the latency, ``p95_over_p50``, and ``requests_per_second``.
 
     Raises:
         RuntimeError: All requests are lost.
     """
-    done = [one for one in sent if one.tokens is not None]
+    done = [one for one in sent if not one.is_lost]
     if not done:
         raise RuntimeError(f"all {len(sent)} requests are lost; start the server by hand and read its log")
-    latencies = np.array([one.end - one.due for one in done])
-    # A text without tokens has no first one, and its end is when the client knows that.
-    firsts = np.array([(one.end if one.first is None else one.first) - one.due for one in done])
+    p50, p95 = (1000 * float(each) for each in np.percentile([one.end - one.due for one in done], (50, 95)))
     seconds = max(one.end for one in done) - min(one.due for one in done)
-    figures = {
-        f"{name}p{percent}_ms": 1000 * float(np.percentile(values, percent))
-        for name, values in (("", latencies), ("first_", firsts))
-        for percent in (50, 95, 99)
-    }
-    return {
-        **figures,
-        "p95_over_p50": figures["p95_ms"] / figures["p50_ms"],
-        "requests_per_second": len(done) / seconds,
-        "tokens_per_second": sum(one.tokens or 0 for one in done) / seconds,
-        "in_flight": float(latencies.sum()) / seconds,
-    }
+    return {"p50_ms": p50, "p95_ms": p95, "p95_over_p50": p95 / p50, "requests_per_second": len(done) / seconds}
 
 
 async def _measured(url: str, options: argparse.Namespace) -> list[Figure]:
@@ -174,7 +156,7 @@ async def _measured(url: str, options: argparse.Namespace) -> list[Figure]:
                 seed = options.seed + turn
                 opened = await open_loop(ask, [due for due in arrivals(rate, requests, seed) if due < _SECONDS])
                 sent += len(closed) + len(opened)
-                lost += sum(one.tokens is None for one in (*closed, *opened))
+                lost += sum(one.is_lost for one in (*closed, *opened))
                 found[f"closed_requests_per_second_{clients}"].append(rate)
                 for name, value in summary(opened).items():
                     found[f"{name}_{clients}"].append(value)
@@ -196,24 +178,14 @@ def _asker(client: httpx2.AsyncClient, prompts: Sequence[str]) -> Ask:
         # Not by the request's number: every round would have the same prompts at the same times.
         prompt = prompts[next(turns) % len(prompts)]
         body = {"model": "demo", "prompt": prompt, "max_tokens": 64, "stop": ["\n"], "stream": True}
-        first, tokens, ended = None, None, False
+        ended = False
         try:
-            async with client.stream(
-                "POST", "completions", json={**body, "stream_options": {"include_usage": True}}
-            ) as response:
+            async with client.stream("POST", "completions", json=body) as response:
                 async for line in response.aiter_lines():
-                    data = line.removeprefix("data: ")
-                    if response.status_code != 200 or data in ("", "[DONE]"):
-                        ended = ended or data == "[DONE]"
-                        continue
-                    event = json.loads(data)
-                    if first is None and any(choice["text"] for choice in event.get("choices", ())):
-                        first = time.perf_counter()
-                    if event.get("usage"):
-                        tokens = int(event["usage"]["completion_tokens"])
-        except (httpx2.HTTPError, ValueError):
+                    ended = ended or line == "data: [DONE]"
+        except httpx2.HTTPError:
             ended = False
-        return Sent(due, first, time.perf_counter(), tokens if ended else None)
+        return Sent(due, time.perf_counter(), is_lost=not ended)
 
     return ask
 

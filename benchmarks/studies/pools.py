@@ -123,12 +123,7 @@ def pool_figures(folder: Path, quick: bool) -> list[Figure]:
 def _one_pool(name: str, *, folder: Path, quick: bool) -> list[Figure]:
     pool, count = read_pool(name, folder), 1 if quick else SUB_POOLS
     key = name.replace("-", "_")
-    figures = [
-        Figure(f"{key}_questions", pool.right.shape[1]),
-        Figure(f"{key}_models", len(pool.logs.profiles), note=f"open: {len(pool.models)}: {', '.join(pool.models)}"),
-        Figure(f"{key}_open_models", len(pool.models)),
-        Figure(f"{key}_sub_pools", count),
-    ]
+    figures = [Figure(f"{key}_questions", pool.right.shape[1]), Figure(f"{key}_open_models", len(pool.models))]
     drawn = list(sub_pools(pool, count))
     large = _votes(list(sub_pools(pool, count, LARGE_SIZES, seed=1)))
     told = {row: own for row, own in large.items() if row.partition("_")[2] in _LARGE}
@@ -145,15 +140,11 @@ def _votes(drawn: Sequence[SubPool]) -> Values:
     values: Values = defaultdict(list)
     for sub in drawn:
         profiles, best = sub.dev_profiles(), sub.best(sub.rest)
-        sets = voter_sets(profiles)
-        for name, voters in sets.items():
+        for name, voters in voter_sets(profiles).items():
             found = ballot(sub.pool, voters, sub.rest)
             values[f"gain_{name}"].append(found.points - best)
             values[f"calls_{name}"].append(found.calls)
             values[f"asked_{name}"].append(found.models)
-        if sets["rules"] != sets["rules_no_length"]:
-            with_rule, without = values["gain_rules"][-1], values["gain_rules_no_length"][-1]
-            values["length_rule_dropped"].append(without - with_rule)
     return values
 
 
@@ -212,11 +203,7 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Value
         recommended = recommend(compared)
         if recommended is None:
             raise AssertionError("compared strategies have a best one")
-        gains = {each.strategy: points[each.strategy] - sub.best(sub.judge) for each in tested}
         is_shown = voted is not None and voted.shown == "yes"
-        if voted is not None and points[together] > points[single]:
-            values["power"].append(float(is_shown))
-        values["vote_gains"].append(float(points[together] > points[single]))
         choices = {
             "never": single,
             "shown": together if is_shown else single,
@@ -225,18 +212,15 @@ def _regrets(drawn: Sequence[SubPool], coefficients: Mapping[str, Any]) -> Value
             "largest": tested[0].strategy,
         }
         values["gain_recommended_minus_default_vote"].append(points[choices["recommended"]] - points[together])
-        calls = {each.strategy: each.figures.calls_per_question or 1.0 for each in tested}
         for name, strategy in choices.items():
-            values[f"calls_{name}"].append(calls.get(strategy, 1.0))
             values[f"regret_{name}"].append(best - points[strategy])
             values[f"votes_{name}"].append(float(len(strategy.members) > 1))
         rules = select([profile.standing for profile in profiles], Limits()).selected
         values["regret_rules"].append(best - ballot(sub.pool, rules, sub.judge).points)
         values["votes_rules"].append(float(len(rules) >= FEWEST_VOTERS))
-        values["optimism"].append((recommended.expected_gain or 0.0) - gains[recommended.key])
         for each in tested:
             if each.strategy.name == "group_router":
-                values["gain_group_router"].append(gains[each.strategy])
+                values["gain_group_router"].append(points[each.strategy] - sub.best(sub.judge))
     return values
 
 

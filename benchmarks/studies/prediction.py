@@ -220,19 +220,16 @@ def decoded_figures(pools: Sequence[DecodedSets], splits: int) -> Iterator[Figur
         splits: Of the zoo's questions into dev questions and others; those of the real models are split already.
     """
     known = [each for pool in pools for each in set_gains(pool)]
-    zoo = [each for pool in pools if pool.source == "zoo" for each in set_gains(pool)]
-    for source, fitted_on, end in (("zoo", known, ""), ("real", known, ""), ("real", zoo, "_by_zoo")):
-        found = [case for pool in pools if pool.source == source for case in _decoded(pool, fitted_on, splits)]
+    for source in ("zoo", "real"):
+        found = [case for pool in pools if pool.source == source for case in _decoded(pool, known, splits)]
         if not found:
             continue
         quality = Quality(*zip(*found, strict=True))
-        by = "of the zoo alone" if end else "of both sources"
-        note = f"{len(found)} predictions, each from sets {by} that share no model with it"
-        yield Figure(f"prediction_rmse_{source}{end}", quality.rmse, note=f"points; {note}")
-        yield Figure(f"prediction_coverage_{source}{end}", quality.coverage, note=f"of 90% intervals; {note}")
-        if not end:
-            zero = Quality([Prediction(0.0, 1.0)] * len(found), quality.gains, quality.errors)
-            yield Figure(f"prediction_rmse_{source}_zero", zero.rmse, note="points; if no gain were predicted")
+        note = f"{len(found)} predictions, each from sets of both sources that share no model with it"
+        yield Figure(f"prediction_rmse_{source}", quality.rmse, note=f"points; {note}")
+        yield Figure(f"prediction_coverage_{source}", quality.coverage, note=f"of 90% intervals; {note}")
+        zero = Quality([Prediction(0.0, 1.0)] * len(found), quality.gains, quality.errors)
+        yield Figure(f"prediction_rmse_{source}_zero", zero.rmse, note="points; if no gain were predicted")
 
 
 def _decoded(pool: DecodedSets, known: Sequence[SetGain], splits: int) -> Iterator[tuple[Prediction, float, float]]:
