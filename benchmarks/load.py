@@ -178,14 +178,12 @@ def _asker(client: httpx2.AsyncClient, prompts: Sequence[str]) -> Ask:
         # Not by the request's number: every round would have the same prompts at the same times.
         prompt = prompts[next(turns) % len(prompts)]
         body = {"model": "demo", "prompt": prompt, "max_tokens": 64, "stop": ["\n"], "stream": True}
-        ended = False
         try:
             async with client.stream("POST", "completions", json=body) as response:
-                async for line in response.aiter_lines():
-                    ended = ended or line == "data: [DONE]"
+                lines = [line async for line in response.aiter_lines()]
         except httpx2.HTTPError:
-            ended = False
-        return Sent(due, time.perf_counter(), is_lost=not ended)
+            lines = []
+        return Sent(due, time.perf_counter(), is_lost="data: [DONE]" not in lines)
 
     return ask
 

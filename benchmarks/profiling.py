@@ -119,7 +119,6 @@ def throughput(options: argparse.Namespace) -> list[Figure]:
         spread("tokens_per_second", [tokens / one for one in taken["ours"]]),
         spread("tokens_per_second_lm_eval", [tokens / one for one in taken["lm-eval"]], note=f"batches of {best}"),
         Figure("same_responses", same, note="share of equal texts; random weights have near ties"),
-        Figure("parameters_million", theirs.model.model.num_parameters() / 1e6),
     ]
 
 
@@ -175,7 +174,7 @@ def stored(options: argparse.Namespace) -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         names = [make_model(place / f"model-{n}", TINY, seed=n, quick=options.quick).name for n in range(3)]
-        again = partial(_advisor, place, "pool.txt", names, size.stored, 2, quick=options.quick)
+        again = partial(_advisor, place, names, size.stored, quick=options.quick)
         again()
         beyond = []
         for _ in range(rounds):
@@ -194,10 +193,7 @@ def _children_now(clock: str) -> float:
     return spent.children_user + spent.children_system if clock == "cpu" else time.perf_counter()
 
 
-SECTIONS: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {
-    "throughput": throughput,
-    "stored": stored,
-}
+SECTIONS: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {"throughput": throughput, "stored": stored}
 
 
 def make_model(folder: Path, shape: Shape, *, seed: int, quick: bool) -> Path:
@@ -211,10 +207,6 @@ def make_model(folder: Path, shape: Shape, *, seed: int, quick: bool) -> Path:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def _task_options(*, quick: bool) -> list[str]:
-    return ["gsm8k", "--data", str(DATA)] if DATA.is_dir() and not quick else ["word_problems"]
 
 
 def _task(questions: int, *, quick: bool) -> Task:
@@ -236,16 +228,15 @@ finally:
 """
 
 
-def _advisor(place: Path, pool: str, models: Sequence[str], questions: int, tokens: int, *, quick: bool) -> list[str]:
+def _advisor(place: Path, models: Sequence[str], questions: int, *, quick: bool) -> list[str]:
     """``advisor profile`` in a process of its own: the libraries it loaded."""
-    (place / pool).write_text("".join(f"{model}\n" for model in models), encoding="utf-8")
+    (place / "pool.txt").write_text("".join(f"{model}\n" for model in models), encoding="utf-8")
+    task = ("gsm8k", "--data", str(DATA)) if DATA.is_dir() and not quick else ("word_problems",)
     _python(
         _CHILD,
-        *("profile", "--pool", str(place / pool), "--task", *_task_options(quick=quick)),
-        *("--split", "test", "--shots", str(SHOTS)),
-        *("--limit", str(questions), "--max-new-tokens", str(tokens), "--chat-template", "never", "--quiet"),
-        # Each pool has a store of its own.
-        *("--cache-dir", str(place / f"{pool}-cache")),
+        *("profile", "--pool", str(place / "pool.txt"), "--task", *task, "--split", "test", "--shots", str(SHOTS)),
+        *("--limit", str(questions), "--max-new-tokens", "2", "--chat-template", "never", "--quiet"),
+        *("--cache-dir", str(place / "cache")),
         told=place / "told.json",
     )
     return list(json.loads((place / "told.json").read_text(encoding="utf-8")))
