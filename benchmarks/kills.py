@@ -29,6 +29,8 @@ LONGEST = 9.0
 MEASURED = (
     "seconds_total",
     "seconds_per_question",
+    "seconds_median",
+    "seconds_p95",
     "tokens_per_second",
     "peak_memory",
     "loads",

@@ -26,6 +26,7 @@ from pools import LENIENT, SELECT, Place
 from advisor import cli
 from advisor.progress import Progress
 from advisor.run.result import Result
+from benchmarks.kills import without_measures
 from ensemble.step.trace import Candidate, Step
 from reports.terminal import print_conclusion, print_next, print_tables, trace_lines
 
@@ -481,27 +482,8 @@ def write_long(place: Place, models: Path) -> None:
 
 def outcome(folder: Path) -> tuple[Any, list[str]]:
     """Result and samples without what two runs may differ in: the command, the date, and what it cost."""
-
-    def strip(value: Any) -> Any:
-        if isinstance(value, list):
-            return [strip(item) for item in value]
-        if isinstance(value, dict):
-            costs = (
-                "seconds_total",
-                "seconds_per_question",
-                "seconds_median",
-                "seconds_p95",
-                "tokens_per_second",
-                "peak_memory",
-                "loads",
-                "command",
-                "date",
-            )
-            return {key: strip(item) for key, item in value.items() if key not in costs}
-        return value
-
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    return strip(result), (folder / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+    return without_measures(result), (folder / "samples.jsonl").read_text(encoding="utf-8").splitlines()
 
 
 def test_a_run_that_is_stopped_says_that_the_same_command_goes_on(place: Place, models: Path) -> None:
