@@ -58,6 +58,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def long_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three models whose contexts hold the prompts of a judge, and several responses."""
+    folder = tmp_path_factory.mktemp("long")
+    for seed, (name, words) in enumerate({"one": ("What", " is"), "two": (" the",), "three": ()}.items()):
+        tokenizer = byte_tokenizer(words)
+        save_member(folder / name, tiny_model(tokenizer, seed=seed, hidden=8, positions=4096), tokenizer)
+    return folder
+
+
 @dataclass(frozen=True, slots=True)
 class Ran:
     """What a command came to."""

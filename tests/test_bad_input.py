@@ -66,12 +66,9 @@ def test_a_bad_option_is_one_line(
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{models}/gone", "no such folder"),
         ("{models}/empty", "no config.json in it"),
         ("{models}/pickled", "it has weights only as pickle (pytorch_model.bin)"),
         ("{models}/alpha device=cuda:99 name=other", "device: device cuda:99: not on this machine"),
-        ("{models}/beta", "models.txt:1 has the name 'beta', too"),
-        ("org/name@", "has no revision"),
     ],
 )
 def test_a_bad_line_of_the_pool_is_named(place: Place, models: Path, line: str, says: str) -> None:

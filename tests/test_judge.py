@@ -15,7 +15,6 @@ import pytest
 import torch
 from pools import Place
 from servers import Answer, Raw, as_json, completion, models
-from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from advisor.judge.judge import Judge, open_profiler
@@ -369,16 +368,6 @@ def test_a_candidate_that_judges_itself_is_told_of(place: Place, raw: Raw) -> No
     ran = place.advisor("profile", *arguments)
     assert ran.status == 0
     assert "the judge medium is a candidate, too; judges prefer their own responses" in ran.err
-
-
-@pytest.fixture(scope="module")
-def long_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three models whose contexts hold the prompts of a judge."""
-    folder = tmp_path_factory.mktemp("long")
-    for seed, (name, words) in enumerate({"one": ("What", " is"), "two": (" the",), "three": ()}.items()):
-        tokenizer = byte_tokenizer(words)
-        save_member(folder / name, tiny_model(tokenizer, seed=seed, hidden=8, positions=1024), tokenizer)
-    return folder
 
 
 @torch.inference_mode()

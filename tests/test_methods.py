@@ -64,10 +64,6 @@ def test_a_method_of_another_level_is_refused_by_name() -> None:
         ({"method": "eva", "top": -1}, "top is -1; it must be 0 (all tokens) or more"),
         ({"method": "deepen", "steps": -1}, "steps is -1"),
         ({"method": "deepen", "learning_rate": 0.0}, "learning_rate is 0.0"),
-        (
-            {"method": "deepen-adapt", "sharpness": math.inf},
-            "method deepen-adapt: sharpness inf: it should be a finite",
-        ),
         ({"method": "deepen-adapt", "accuracies": 7}, "method deepen-adapt: accuracies 7: it should be a list"),
         ({"method": "deepen-adapt"}, "method deepen-adapt: it needs accuracies, one for each of 2 models, and has 0"),
         ({"method": "deepen-adapt", "accuracies": [3, 2], "chance": 9}, "method deepen-adapt: no accuracy"),

@@ -11,7 +11,6 @@ import pytest
 import torch
 from pools import Place, Prepare
 from servers import completion, models, raw_server
-from tiny import byte_tokenizer, save_member, tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from advisor.commands.evaluate import Evaluator, evaluation_config
@@ -35,16 +34,6 @@ pytest_plugins = ["pools"]
 TOKENS = 6
 TEMPLATE = "{% for r in responses %}<{{ r }}>{% endfor %} {{ question }} / {{ prompt }}\n"
 INSTRUCTIONS = "Add."
-
-
-@pytest.fixture(scope="module")
-def long_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three models whose contexts hold several responses."""
-    folder = tmp_path_factory.mktemp("long")
-    for seed, (name, words) in enumerate({"one": ("What", " is"), "two": (" the",), "three": ()}.items()):
-        tokenizer = byte_tokenizer(words)
-        save_member(folder / name, tiny_model(tokenizer, seed=seed, hidden=8, positions=4096), tokenizer)
-    return folder
 
 
 @pytest.fixture

@@ -408,11 +408,6 @@ _EMPTY = '{"schema_version": 2, "candidates": [], "selected": []}'
             "run `advisor select` again",
         ),
         (
-            {"result.json": '{"schema_version": 2, "candidates": [{"model": "a", "accuracy": "high"}]}'},
-            "result.json: candidates[0].accuracy should be a number",
-            "restore the file",
-        ),
-        (
             {"result.json": _EMPTY, "samples.jsonl": '{"id": "a", "split": "dev"}\n{"id":\n'},
             "samples.jsonl:2: not JSON",
             "restore the file",

@@ -97,7 +97,6 @@ def test_nonsense_is_a_bad_request(server: Running, body: str | bytes) -> None:
         (CHAT, chat(logprobs=1), "logprobs"),
         (CHAT, chat(response_format={"type": "json_schema"}), "response_format.json_schema.json_schema"),
         (COMPLETIONS, completion(response_format={"type": "json_object"}), "response_format"),
-        (COMPLETIONS, completion(prompt=1.5), "prompt"),
         (CHAT, chat(max_completion_tokens=51), "max_tokens"),
     ],
 )
