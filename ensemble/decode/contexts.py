@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import torch
+from torch import Tensor
+
 from ensemble.decode.sequences import RunningSequence
-from ensemble.models.member import Member, step_device
+from ensemble.models.member import LocalMember, Member, step_device
 from ensemble.runtime.draft import Draft
 from ensemble.runtime.logits import Logits, concat
 from ensemble.vocabulary.retokenize import Continuation
@@ -17,13 +20,21 @@ CheckedDraft = list[tuple[int, list[Continuation]]]
 class Contexts:
     """Keeps the members' runners in step with a batch; all but the first ``running`` wait for :meth:`run`.
 
+    Members over the same weights have one runner, with a row of each for each sequence; but one that waits has its own,
+    and so has a primary that runs ``alone`` at times, to draft.
     ``sequences`` are in the order of the rows. ``logits`` are the next-token logits [sequences, V_i] of each member
     that does not wait; after :meth:`draft` those at several positions [positions, V_i], sequence by sequence.
     """
 
-    def __init__(self, members: Sequence[Member], running: int) -> None:
+    def __init__(self, members: Sequence[Member], running: int, *, alone: bool) -> None:
         self._members = members
         self._runners = [member.runner() for member in members]
+        self._groups = same_weights(members[:running], alone=alone)
+        for group in self._groups:
+            if len(group) > 1:
+                shared = members[group[0]].local.runner(len(group))
+                for member in group:
+                    self._runners[member] = shared
         self._device = step_device(members)
         self._running = running
         # For each member that waits, the sequences that it has rows for, in the order of these rows.
@@ -35,19 +46,21 @@ class Contexts:
 
     def admit(self, sequences: Sequence[RunningSequence]) -> None:
         """Append sequences that have no tokens yet."""
-        new = [
-            runner.admit([s.prompts[n] for s in sequences]) for n, runner in enumerate(self._runners[: self._running])
-        ]
-        # Moved after all members have started: waiting for the first would keep the others' devices idle.
-        moved: list[Logits] = [logits.to(self._device) for logits in new]
+        moved = self._by_member(
+            [
+                self._runners[group[0]].admit([sequence.prompts[n] for sequence in sequences for n in group])
+                for group in self._groups
+            ]
+        )
         self.logits = [concat(*pair) for pair in zip(self.logits, moved, strict=True)] if self.sequences else moved
         self.sequences += sequences
 
     def drop(self, kept: Sequence[int]) -> None:
         """Keep only the sequences with these numbers, in this order."""
         self.sequences = [self.sequences[n] for n in kept]
-        for runner in self._runners[: self._running]:
-            runner.drop(kept)
+        for group in self._groups:
+            size = len(group)
+            self._runners[group[0]].drop([n * size + place for n in kept for place in range(size)])
         numbers = {old: new for new, old in enumerate(kept)}
         for member, held in self._held.items():
             stay = [row for row, old in enumerate(held) if old in numbers]
@@ -59,8 +72,7 @@ class Contexts:
 
     def feed(self) -> None:
         """Run every member that does not wait over the text emitted since its last run."""
-        new = [self._feed(member, self.sequences) for member in range(self._running)]
-        self.logits = [logits.to(self._device) for logits in new]
+        self.logits = self._by_member([self._feed(group, self.sequences) for group in self._groups])
         self._ran = {}
 
     def run(self, member: int, needed: Sequence[int]) -> Logits:
@@ -120,12 +132,19 @@ class Contexts:
             [[*sequence.tokens, *tokens[:place]] for place in range(len(tokens) + 1)]
             for sequence, tokens in zip(self.sequences, drafts, strict=True)
         ]
+        states = [
+            own_states,
+            *([[place[n].ids for place in each] for each in readers] for n in range(len(self._members) - 1)),
+        ]
         # A member that reads fewer places limits them all, since a step needs every member's logits.
-        read = [self._check(0, own_states, running)] if own is None else [own]
-        for n in range(1, len(self._members)):
-            read.append(self._check(n, [[place[n - 1].ids for place in each] for each in readers], running))
-        places = [min(counts) for counts in zip(map(len, readers), *(counts for counts, _ in read), strict=True)]
-        self.logits = [_first_places(each, counts, places).to(self._device) for counts, each in read]
+        read = {} if own is None else {0: own}
+        for group in self._groups:
+            if group[0] not in read:
+                read.update(zip(group, self._check(group, [states[n] for n in group], running), strict=True))
+        places = [min(each) for each in zip(map(len, readers), *(counts for counts, _ in read.values()), strict=True)]
+        self.logits = [
+            _first_places(each, counts, places).to(self._device) for _, (counts, each) in sorted(read.items())
+        ]
         return [
             list(zip(tokens, each[1:count], strict=False))
             for tokens, each, count in zip(drafts, readers, places, strict=True)
@@ -151,9 +170,20 @@ class Contexts:
         sequence = self.sequences[n]
         return sequence.change(member, ids, at_most) if n < running else (0, sequence.start(member, ids))
 
-    def _feed(self, member: int, sequences: Sequence[RunningSequence]) -> Logits:
-        changes = [sequence.change(member, sequence.ids(member)) for sequence in sequences]
-        return self._runners[member].feed([keep for keep, _ in changes], [new for _, new in changes])
+    def _by_member(self, new: Sequence[Logits]) -> list[Logits]:
+        """Each member's rows of the groups' new logits, on the device of the steps."""
+        # Moved after all members have started: waiting for the first would keep the others' devices idle.
+        moved: list[Logits] = [logits.to(self._device) for logits in new]
+        found = {
+            n: logits if len(group) == 1 else logits[place :: len(group)]
+            for group, logits in zip(self._groups, moved, strict=True)
+            for place, n in enumerate(group)
+        }
+        return [found[n] for n in range(self._running)]
+
+    def _feed(self, group: Sequence[int], sequences: Sequence[RunningSequence]) -> Logits:
+        changes = [sequence.change(member, sequence.ids(member)) for sequence in sequences for member in group]
+        return self._runners[group[0]].feed([keep for keep, _ in changes], [new for _, new in changes])
 
     def _catch_up(self, member: int, needed: Sequence[int]) -> Logits:
         """A member's logits [needed, V]; its runner has rows only for the sequences that needed it before."""
@@ -164,7 +194,7 @@ class Contexts:
         parts, order = [], [held[row] for row in known]
         if known:
             # One of its rows needs all of them to be fed: they share a cache, and a forward pass has all rows of it.
-            logits = self._feed(member, [self.sequences[n] for n in held])
+            logits = self._feed([member], [self.sequences[n] for n in held])
             parts.append(logits if len(known) == len(held) else logits[known])
         if fresh := [n for n in needed if n not in holds]:
             new = [self.sequences[n] for n in fresh]
@@ -174,17 +204,36 @@ class Contexts:
         places = {n: place for place, n in enumerate(order)}
         return joined if order == [*needed] else joined[[places[n] for n in needed]]
 
-    def _check(self, member: int, states: list[list[list[int]]], running: int) -> tuple[list[int], Logits]:
-        """The positions read of each sequence, and the logits, by ``states``: its text at each, in the member's ids."""
-        runner = self._runners[member]
+    def _check(
+        self, group: Sequence[int], states: Sequence[list[list[list[int]]]], running: int
+    ) -> list[tuple[list[int], Logits]]:
+        """For each member of a group, the positions read of each sequence, and the logits.
+
+        ``states``: for each member and sequence its text at each position, in the member's ids.
+        """
+        runner, size = self._runners[group[0]], len(group)
         changes, contexts = [], []
-        for n, (sequence, own) in enumerate(zip(self.sequences, states, strict=True)):
-            places = _chain(own) if runner.reads_rows else len(own)
-            contexts.append(runner.already_known([[*sequence.prompts[member], *ids] for ids in own[:places]]))
-            # The text's last id is fed in any case: the logits after it are those of the first place.
-            changes.append(self._change(member, n, own[places - 1], running, at_most=len(own[0]) - 1))
+        for n, (sequence, *all_own) in enumerate(zip(self.sequences, *states, strict=True)):
+            for member, own in zip(group, all_own, strict=True):
+                places = _chain(own) if runner.reads_rows else len(own)
+                contexts.append(runner.already_known([[*sequence.prompts[member], *ids] for ids in own[:places]]))
+                # The text's last id is fed in any case: the logits after it are those of the first place.
+                changes.append(self._change(member, n, own[places - 1], running, at_most=len(own[0]) - 1))
         keeps, new = zip(*changes, strict=True)
-        return list(map(len, contexts)), runner.read(keeps, new, contexts)
+        counts, logits = list(map(len, contexts)), runner.read(keeps, new, contexts)
+        if not isinstance(logits, Tensor) or size == 1:
+            return [(counts, logits)]
+        parts = logits.split(counts)
+        return [(counts[place::size], torch.cat(parts[place::size])) for place in range(size)]
+
+
+def same_weights(members: Sequence[Member], *, alone: bool = False) -> list[list[int]]:
+    """The numbers of members in groups that run in one forward pass; ``alone``: the primary is a group for itself."""
+    groups: dict[object, list[int]] = {}
+    for n, member in enumerate(members):
+        is_alone = not isinstance(member, LocalMember) or (alone and n == 0)
+        groups.setdefault(n if is_alone else member.local.model, []).append(n)
+    return list(groups.values())
 
 
 def _first_places(logits: Logits, counts: Sequence[int], places: Sequence[int]) -> Logits:

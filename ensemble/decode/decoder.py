@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import torch
 
-from ensemble.decode.contexts import CheckedDraft, Contexts, fill_gaps
+from ensemble.decode.contexts import CheckedDraft, Contexts, fill_gaps, same_weights
 from ensemble.decode.sequences import Generation, RunningSequence
 from ensemble.decode.settings import Batch, Settings
 from ensemble.errors import InputError, MemberError, PromptTooLongError
@@ -91,14 +91,14 @@ class Decoder(PromptDecoder):
         others = len(members) > 1
         # With a gate on the primary's logits, the other members run only where it opens.
         running = 1 if rule.needs_others else len(members)
-        self._contexts = Contexts(members, running)
+        self._drafter = drafter or make_drafter(members, joint, self._batch)
+        self._contexts = Contexts(members, running, alone=self._drafter.writes)
         self._is_here = all(member.is_here for member in members)
         self._gates_on_logits = rule.needs_others is not None
         self._only_greedy = rule.only_greedy_remote and not self._is_here
         # Where the others wait for a gate, the primary writes ahead anyway. A single member has no other to check, but
         # elsewhere several tokens are one request.
         self._never_drafts = not self._batch.draft or running < len(members) or (self._is_here and not others)
-        self._drafter = drafter or make_drafter(members, joint, self._batch)
         # How many prompts are finished, and what steps they took.
         self._finished, self._finished_steps = 0, 0
         # Steps since the last prompts joined in which others waited although places were free.
@@ -388,10 +388,16 @@ class Decoder(PromptDecoder):
 def make_drafter(members: Sequence[Member], joint: JointVocabulary, batch: Batch) -> Drafter:
     """The drafter for some members; it measures their steps."""
     tables = joint.members[0]
+    modes: tuple[DraftMode, ...]
     if all(member.is_here for member in members):
-        return Drafter(tables, batch.draft, ("check", "repeat", "plain"))
+        # A member with the primary's weights takes part in each of its passes, so little is saved by writing alone. But
+        # for a processor two or three rows are as much work as so many passes.
+        is_single = batch.size == 1 and tables.entry_of.device.type == "cpu"
+        shares = len(same_weights(members)[0]) > 1 and not is_single
+        modes = ("repeat", "plain") if shares else ("check", "repeat", "plain")
+        return Drafter(tables, batch.draft, modes)
     # Members here have no requests that could run at the same time as the primary's.
     others = any(not member.is_here for member in members[1:])
-    modes: tuple[DraftMode, ...] = ("ahead", "check", "plain") if others else ("check", "plain")
+    modes = ("ahead", "check", "plain") if others else ("check", "plain")
     # No other member can reject what a single one writes.
     return Drafter(tables, batch.draft, modes, MIN_REMOTE_PROBABILITY if len(members) > 1 else 0.0)

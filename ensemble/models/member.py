@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -216,19 +217,19 @@ class LocalMember(Member):
     window: int | None  # tokens that it attends to; None if it attends to all
     recompute_reason: str | None  # why its rows are recomputed at every step; None if its cache is used
 
-    def runner(self) -> LocalRunner:
-        """See :meth:`Member.runner`."""
+    def runner(self, kinds: int = 1) -> LocalRunner:
+        """See :meth:`Member.runner`. Prompts of so many kinds come in turns, as those of so many members."""
         if self.seq2seq is not None:
             return EncoderDecoderRunner(self.model)
-        border = rope_border(self.model.config)
-        return self._plain_runner() if border is None else LongRopeRunner(self.model, border, self._plain_runner)
+        border, make = rope_border(self.model.config), partial(self._plain_runner, kinds)
+        return make() if border is None else LongRopeRunner(self.model, border, make)
 
-    def _plain_runner(self, after: int = 0) -> LocalRunner:
+    def _plain_runner(self, kinds: int, after: int = 0) -> LocalRunner:
         """A runner that computes a common prefix for itself only if it has more than ``after`` tokens."""
         # A wrong cache gives wrong texts without an error, so a doubtful one is not used.
         if self.recompute_reason:
             return RecomputingRunner(self.model)
-        return CachedRunner(self.model, self.window, after + 1)
+        return CachedRunner(self.model, self.window, after + 1, kinds)
 
     def free_memory(self) -> int | None:
         """See :meth:`Member.free_memory`."""

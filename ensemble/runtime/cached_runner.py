@@ -36,13 +36,19 @@ _SHORTEST_PREFIX = 8
 
 
 class CachedRunner(LocalRunner):
-    """Runs a causal model with its cache; a common prefix of at least ``min_prefix`` tokens gets a pass for itself."""
+    """Runs a causal model with its cache; a common prefix of at least ``min_prefix`` tokens gets a pass for itself.
+
+    Prompts of several ``kinds`` come in turns, one of each kind, and each kind has its own common prefix.
+    """
 
     keeps_rows = True
 
-    def __init__(self, model: PreTrainedModel, window: int | None = None, min_prefix: int = _SHORTEST_PREFIX) -> None:
+    def __init__(
+        self, model: PreTrainedModel, window: int | None = None, min_prefix: int = _SHORTEST_PREFIX, kinds: int = 1
+    ) -> None:
         super().__init__(model)
         self._window = window
+        self._kinds = kinds
         self._min_prefix = max(min_prefix, _SHORTEST_PREFIX)
         self._cache = GrowingCache()
         self._slots = 0
@@ -50,25 +56,37 @@ class CachedRunner(LocalRunner):
         # stays in the host's memory: the host decides from it what to feed, and to read it from an accelerator would
         # make every step wait.
         self._filled: Tensor | None = None
-        self._prefix: tuple[list[int], GrowingCache] | None = None
+        self._prefixes: dict[int, tuple[list[int], GrowingCache]] = {}
 
     def prefill(self, prompts: Sequence[Ids], last: int = 1) -> Tensor:
-        """See :meth:`LocalRunner.prefill`. A common prefix of all prompts is computed once, and kept for later ones."""
+        """See :meth:`LocalRunner.prefill`. A common prefix of a kind is computed once, and kept for later prompts."""
         # Few-shot prompts share most of their text; computing it for each row would multiply the time of a batch.
-        prefix, cache = self._shared_prefix(prompts)
-        keep = [max(0, min(len(prefix), len(prompt) - last)) for prompt in prompts]
+        prefixes = [self._shared_prefix(kind, prompts[kind :: self._kinds]) for kind in range(self._kinds)]
+        kinds = [n % self._kinds for n in range(len(prompts))]
+        keep = [
+            max(0, min(len(prefixes[kind][0]), len(prompt) - last)) for prompt, kind in zip(prompts, kinds, strict=True)
+        ]
         rest = [prompt[kept:] for prompt, kept in zip(prompts, keep, strict=True)]
+        # The rows of a pass have one prefix, or none.
+        together: dict[int | None, list[int]] = {}
+        for n, kind in enumerate(kinds):
+            together.setdefault(kind if prefixes[kind][0] else None, []).append(n)
+        passes = [
+            [own[place] for place in places]
+            for own in together.values()
+            for places in plan_passes([len(rest[n]) for n in own], pass_tokens(self._device))
+        ]
         parts: list[tuple[Sequence[int], CachedRunner]] = []
 
         def read(numbers: Sequence[int]) -> Tensor:
             part = CachedRunner(self._model, self._window)
-            part._begin(prefix, cache, len(numbers))
+            part._begin(*prefixes[kinds[numbers[0]]], len(numbers))
             parts.append((numbers, part))
             logits = part.extend([keep[n] for n in numbers], [rest[n] for n in numbers], last)
             # Prompts with fewer tokens have fewer logits, and those of all passes are joined.
             return pad(logits, (0, 0, last - logits.shape[1], 0)) if logits.shape[1] < last else logits
 
-        logits = run_passes(plan_passes([len(ids) for ids in rest], pass_tokens(self._device)), read)
+        logits = run_passes(passes, read)
         self._append(parts)
         return logits
 
@@ -181,21 +199,23 @@ class CachedRunner(LocalRunner):
         ).logits
         return logits[:, -last:].to(self._logits_device)
 
-    def _shared_prefix(self, prompts: Sequence[Ids]) -> tuple[list[int], GrowingCache]:
-        """The longest prefix of all prompts that leaves each a token, and the cache of one row that holds it."""
-        if self._prefix is not None:
-            ids = self._prefix[0]
+    def _shared_prefix(self, kind: int, prompts: Sequence[Ids]) -> tuple[list[int], GrowingCache]:
+        """The longest prefix of a kind's prompts that leaves each a token, and the cache of one row that holds it."""
+        if kind in self._prefixes:
+            ids = self._prefixes[kind][0]
             if all(len(prompt) > len(ids) and list(prompt[: len(ids)]) == ids for prompt in prompts):
-                return self._prefix
-        ids = common_prefix(prompts)[: min(map(len, prompts)) - 1]
+                return self._prefixes[kind]
         # A pass for itself costs about as much as the tokens that it saves.
-        if len(prompts) == 1 or len(ids) < self._min_prefix:
+        if len(prompts) < 2:
+            return [], GrowingCache()
+        ids = common_prefix(prompts)[: min(map(len, prompts)) - 1]
+        if len(ids) < self._min_prefix:
             return [], GrowingCache()
         single = CachedRunner(self._model, self._window)
         single._begin([], GrowingCache(), 1)
         single.extend([0], [ids])
-        self._prefix = ids, single._cache
-        return self._prefix
+        self._prefixes[kind] = ids, single._cache
+        return self._prefixes[kind]
 
     def _begin(self, prefix: Ids, cache: GrowingCache, rows: int) -> None:
         """Begin with rows that hold the prefix only."""

@@ -234,6 +234,11 @@ class Drafter:
         """Whether a text that repeats itself may be its own draft."""
         return "repeat" in self._modes
 
+    @property
+    def writes(self) -> bool:
+        """Whether the primary may write drafts, which it does without the other members."""
+        return not {"ahead", "check"}.isdisjoint(self._modes)
+
     def drafts(self, max_tokens: Sequence[int], chances: Sequence[Chance]) -> Draft:
         """The empty draft of a step."""
         return Draft(self._candidates, self._min_probability, max_tokens, chances)
