@@ -175,17 +175,9 @@ def test_an_object_can_be_asked_for_without_a_schema(client: openai.OpenAI) -> N
     assert made.choices[0].finish_reason == "length" or isinstance(json.loads(text), dict)
 
 
-@pytest.mark.parametrize(
-    ("schema", "reason"),
-    [
-        ({"type": "strin"}, "Invalid type: strin"),
-        ({"$ref": "http://127.0.0.1/x"}, "retrieving it failed"),
-        ({"type": "string", "pattern": "("}, "regex parse error"),
-    ],
-)
-def test_a_schema_that_cannot_be_followed_is_refused(client: openai.OpenAI, schema: Any, reason: str) -> None:
-    wanted: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    with pytest.raises(openai.BadRequestError, match=f"response_format: the JSON schema: .*{reason}") as caught:
+def test_a_schema_that_cannot_be_followed_is_refused(client: openai.OpenAI) -> None:
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "strin"}}}
+    with pytest.raises(openai.BadRequestError, match=r"response_format: the JSON schema: .*Invalid type") as caught:
         client.chat.completions.create(model="tiny", messages=WHO, response_format=wanted)
     assert caught.value.param == "response_format"
 
