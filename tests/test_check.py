@@ -34,8 +34,8 @@ MODELS = ("a", "b", "c")
 # --- The rules ---
 
 
-def gain(points: float, error: float, questions: int = 100) -> Gain:
-    return Gain(points, error, questions - 1.0, questions)
+def gain(points: float, error: float) -> Gain:
+    return Gain(points, error, 99.0, 100)
 
 
 @pytest.mark.parametrize(

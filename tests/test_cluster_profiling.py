@@ -78,9 +78,9 @@ class Watched(Job):
         return [answer.text for answer in self.result.answers]
 
 
-def workers(process: int | None = None, title: bytes = b"ray::answer_prompts") -> set[int]:
+def workers(process: int | None = None) -> set[int]:
     """The processes that do the jobs of the joined cluster, which are descendants of this process."""
-    return {each for each in every_process(title) if _descends(each, process or os.getpid())}
+    return {each for each in every_process(b"ray::answer_prompts") if _descends(each, process or os.getpid())}
 
 
 def _descends(process: int, ancestor: int) -> bool:

@@ -69,13 +69,11 @@ def draw(generator: np.random.Generator, n: int, gain: float, discordance: float
     return (sign < 0).astype(float), (sign > 0).astype(float)
 
 
-def clustered(
-    generator: np.random.Generator, clusters: int, size: int, share: float = 0.6
-) -> tuple[Floats, Floats, list[str]]:
+def clustered(generator: np.random.Generator, clusters: int, size: int) -> tuple[Floats, Floats, list[str]]:
     """Two equally good models; in a cluster, part of what makes a question hard for a model is common."""
     labels = np.repeat(np.arange(clusters), size)
     common = generator.normal(size=(clusters, 2))[labels]
-    right = math.sqrt(share) * common + math.sqrt(1 - share) * generator.normal(size=(clusters * size, 2)) > 0
+    right = math.sqrt(0.6) * common + math.sqrt(0.4) * generator.normal(size=(clusters * size, 2)) > 0
     return right[:, 0].astype(float), right[:, 1].astype(float), [str(label) for label in labels]
 
 

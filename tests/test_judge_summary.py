@@ -212,12 +212,12 @@ def drawn(
             yield Verdict(str(question), a, b, 0.5 if tie else float(wins))
 
 
-def minorized(matches: list[Verdict], rounds: int = 20_000) -> tuple[dict[str, float], float]:
+def minorized(matches: list[Verdict]) -> tuple[dict[str, float], float]:
     """Strengths and home advantage by Hunter's MM algorithm (2004, Annals of Statistics 32, section 3), with one
     imaginary tie of each model against an opponent of worth 1, and one match that the order decides both ways."""
     models = sorted({name for match in matches for name in (match.first, match.second)})
     worth, home = dict.fromkeys(models, 1.0), 1.0
-    for _ in range(rounds):
+    for _ in range(20_000):
         wins, below = dict.fromkeys(models, 0.5), {model: 1 / (worth[model] + 1) for model in models}
         for match in matches:
             total = home * worth[match.first] + worth[match.second]

@@ -55,9 +55,9 @@ def spoil_ensembles(monkeypatch: pytest.MonkeyPatch, change: Callable[[Sequence[
     return made
 
 
-def break_forward(ensemble: Ensemble, message: str = "kaput") -> None:
+def break_forward(ensemble: Ensemble) -> None:
     def forward(*args: Any, **kwargs: Any) -> None:
-        raise RuntimeError(message)
+        raise RuntimeError("kaput")
 
     ensemble.members[-1].model.forward = forward
 

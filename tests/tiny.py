@@ -165,7 +165,7 @@ def nllb_tokenizer() -> PreTrainedTokenizerFast:
     return NllbTokenizer(vocab=vocabulary, merges=merges, extra_special_tokens=languages)
 
 
-def byte_tokenizer(words: tuple[str, ...] = (), eos: str = "<|end|>", nfc: bool = False) -> PreTrainedTokenizerFast:
+def byte_tokenizer(words: tuple[str, ...] = (), eos: str = "<|end|>") -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer with the 256 bytes, `words` (built from the left, a merge a byte) and one EOS.
 
     The ids: 0 to 255 in the order of the byte table's characters, then every new prefix of every word, then `eos`.
@@ -181,7 +181,6 @@ def byte_tokenizer(words: tuple[str, ...] = (), eos: str = "<|end|>", nfc: bool 
                 vocabulary[characters[: n + 1]] = len(vocabulary)
                 merges.append((characters[:n], characters[n]))
     backend = Tokenizer(BPE(vocabulary, merges))
-    backend.normalizer = normalizers.NFC() if nfc else None
     backend.pre_tokenizer = splitter
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(_special(eos))
