@@ -49,7 +49,6 @@ def test_a_run_in_python_writes_the_result_of_the_command_line(place: Place, mod
     ("options", "message"),
     [
         ({"limit": "20"}, "select: limit should be a whole number; got '20'"),
-        ({"max_gap": "10"}, "select: max_gap should be a number; got '10'"),
         ({"pool": ["a", "b"]}, "select: pool should be a text; got ['a', 'b']"),
         ({"task": {"name": "a\nb"}}, "select: task should be a text; got {'name': 'a\\nb'}"),
         ({"out": 3}, "select: out should be a path; got 3"),
