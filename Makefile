@@ -17,13 +17,13 @@ OLDEST ?= python3.10
 CLIENTS := openai==3.57.0 litellm==1.110.2 langchain-openai==1.7.4
 # How long `make fuzz` takes.
 SECONDS ?= 300
-# Where `make real` keeps models and questions; how many questions of each split it asks; and whether it also fetches
-# Gemma 3 270M and accepts its terms: make real GEMMA=1.
+# Where `make real` keeps models; where questions are, instead of the hub; how many of each split it asks; and whether it
+# also fetches Gemma 3 270M and accepts its terms: make real GEMMA=1.
 REAL ?= build/real
+DATA ?=
 QUESTIONS ?= 350
 GEMMA ?=
-
-REAL_TASKS := $(basename $(notdir $(wildcard benchmarks/studies/real_tasks/*.yaml)))
+REAL_TASKS := flores:deu-eng gsm8k triviaqa
 
 # Where this is set, each process compiles all libraries again, which takes longer than most tests.
 unexport PYTHONDONTWRITEBYTECODE
@@ -134,11 +134,11 @@ package: venv  ## build the sdist and the wheel into dist, and try the wheel in 
 	cd build/package && local/bin/advisor select --pool demo --task word_problems --limit 50 --cache-dir cache --out run
 	test -s build/package/run/report.html
 
-real: venv  ## fetch real models and questions, and run the main job on them, on three tasks; see REAL, QUESTIONS and GEMMA
+real: venv  ## fetch real models, and run the main job on them, on three tasks; see REAL, DATA, QUESTIONS and GEMMA
 	$(BIN)/python -m benchmarks.studies.real_models $(REAL) $(if $(GEMMA),--gemma)
 	@set -e; for task in $(REAL_TASKS); do \
-		$(BIN)/advisor select --pool $(REAL)/models.txt --task benchmarks/studies/real_tasks/$$task.yaml --data $(REAL) \
-			--limit $(QUESTIONS) --chat-template never --out runs/real-$$task; \
+		$(BIN)/advisor select --pool $(REAL)/models.txt --task $$task $(if $(DATA),--data $(DATA)) \
+			--limit $(QUESTIONS) --chat-template never --out runs/real-$${task%%:*}; \
 	done
 
 fuzz: venv  ## change real files and messages, and read them, for five minutes; make fuzz SECONDS=3600 goes on longer

@@ -34,7 +34,7 @@ SHOWS = {
     "04-real-models.ipynb": [r"together +' girl named ", r"^\d+ of \d+ sets gain; the mean is [+-]\d+\.\d points\n"],
 }
 """Patterns that the text outputs of each have."""
-NEEDS = {"04-real-models.ipynb": ("SmolLM2-135M-Instruct.Q4_1.gguf", "stories15m")}
+NEEDS = {"04-real-models.ipynb": ("SmolLM2-135M-Instruct.Q4_1.gguf", "qwen2.5-coder-0.5b.gguf")}
 """Files of `make real` that a notebook needs."""
 REAL = Path(os.environ.get("REAL", FOLDER.parent / "build" / "real"))
 

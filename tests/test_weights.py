@@ -70,10 +70,10 @@ def test_weights_follow_from_the_dev_questions(chosen: Place) -> None:
     assert found["ensemble"]["weights"] == pytest.approx(expected, abs=1e-12)
 
 
-def test_a_set_of_unequal_models_is_decoded_with_the_weights_that_right_texts_gave(place: Place) -> None:
+def test_by_default_a_set_decodes_with_the_weights_that_right_texts_gave(place: Place) -> None:
     names = "terse-neox,novice-llama,stepwise-llama"
     options = ("--pool", "demo", "--only", names, "--task", "word_problems", *SELECT[-4:], "--limit", "100")
-    ran = place.advisor("select", *options, "--weights", "likelihood", "--out", "run")
+    ran = place.advisor("select", *options, "--out", "run")
     assert ran.status == 0
     assert re.search(
         r"note the weights of .* are [\d.]+ : [\d.]+ : [\d.]+, from [\d,]+ tokens of \d+ right texts", ran.err
@@ -98,6 +98,23 @@ def test_without_a_right_text_no_set_is_decoded_and_the_reason_is_said(place: Pl
     assert ran.status == 0
     assert "cannot all read right texts here: one of them is behind a server, or no response is right" in ran.err
     assert place.json("run/result.json")["ensemble"] is None
+
+
+def test_by_default_weights_are_equal_where_there_is_no_right_text(place: Place, models: Path) -> None:
+    place.job(models)
+    ran = place.advisor(*SELECT, "--out", "run")
+    found = place.json("run/result.json")["ensemble"]
+    assert (ran.status, len(found["members"]), found["weights"]) == (0, 3, None)
+
+
+def test_by_default_other_methods_weigh_members_alike(place: Place) -> None:
+    options = ("--pool", "demo", "--only", "terse-neox,novice-llama", "--task", "word_problems", *SELECT[-4:])
+    found = {}
+    for weights in ([], ["--weights", "likelihood"]):
+        ran = place.advisor("select", *options, "--limit", "20", "--method", "geometric", *weights, "--out", "run", "--force")
+        assert ran.status == 0
+        found[len(weights)] = place.json()["ensemble"]["weights"]
+    assert found[0] is None and found[2] is not None
 
 
 def answers(model: str, texts: str, thought: bool = False) -> Profile:

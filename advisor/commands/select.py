@@ -59,7 +59,7 @@ from advisor.models.job import conversation_end
 from advisor.models.loaded_models import JobRunner, silence_libraries
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
-from advisor.models.run_config import EQUAL, RunConfig
+from advisor.models.run_config import RunConfig
 from advisor.options.new_run import ProfileOptions, SelectOptions
 from advisor.options.shared import split_names
 from advisor.progress import Progress
@@ -322,7 +322,7 @@ def _verify(
             progress.say(f"{counted(n, 'held-out question')}: {gain}")
         return found.gain
 
-    weights = "" if config.options.weights == EQUAL else f", weights {config.options.weights}"
+    weights = "" if config.options.weights is None else f", weights {config.options.weights}"
     how = f"{strategy.name}{weights}" + (f", think {config.options.think}" if config.options.think else "")
     members = strategy.members if tested.figures.is_decoded else voters
     blank = InterimAnalysis(

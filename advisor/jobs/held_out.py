@@ -266,7 +266,7 @@ def set_warnings(chosen: ChosenSet, config: RunConfig, profiler: Profiler) -> It
             "of different families it was 5.1%. --set-by predicted compares other sets."
         )
     weak = [name for name, weight in zip(names, chosen.weights or (), strict=False) if weight < LEAST_WEIGHT]
-    if weak and config.options.weights == LIKELIHOOD:
+    if weak and config.options.weights in (None, LIKELIHOOD):
         yield (
             f"{join(weak)} adds next to nothing: by right texts the weight in the set is below {LEAST_WEIGHT:g}. "
             "Leave it out with --only."

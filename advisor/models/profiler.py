@@ -30,7 +30,7 @@ from advisor.records import TOLERANCE, Profile, join
 from advisor.tasks.task import Task
 from ensemble.decode.settings import Settings
 from ensemble.errors import MemberError, UniteError
-from ensemble.methods import get_method, plugins
+from ensemble.methods import DEFAULT, get_method, plugins
 from ensemble.models.spec import THINK, EnsembleSpec, ModelSpec
 from ensemble.servers.client import RETRIES
 
@@ -202,22 +202,16 @@ class Profiler:
             self._on_dev |= self.alone(missing, self._config.dev)
         return {name: self._on_dev[name] for name in names if name in self._on_dev}
 
-    def weights(self, names: Sequence[str]) -> tuple[float, ...] | None:
-        """The weights of a set's members, as ``--weights`` says; None for equal ones."""
+    def weights(self, names: Sequence[str], method: str | None = None) -> tuple[float, ...] | None:
+        """The weights of a set's members, as ``--weights`` says, by the run's own method or another; None for equal."""
         kind = self._config.options.weights
+        if kind is None and (method or self._config.options.method) != DEFAULT:
+            # By these weights the steps of right texts were right when joined as `unite` joins them.
+            kind = EQUAL
         if kind == EQUAL or len(names) == 1:
             return None
-        if kind == LIKELIHOOD:
-            found = self.read_sets([tuple(names)]).get(tuple(names))
-            if found is None:
-                raise MemberError(
-                    f"--weights {LIKELIHOOD}: {join(names)} cannot all read right texts here: one of them is behind a "
-                    "server, or no response is right; give --weights accuracy, or numbers"
-                )
-            if found not in self._said:
-                self._said.append(found)
-                self._progress.say(f"the weights of {join(names)} are {found}")
-            return found.weights if max(found.weights) - min(found.weights) > TOLERANCE else None
+        if kind in (None, LIKELIHOOD):
+            return self._by_likelihood(names)
         if kind != ACCURACY:
             numbers = dict(zip(self._candidates, read_numbers(kind), strict=True))
             return tuple(numbers[name] for name in names)
@@ -231,6 +225,28 @@ class Profiler:
             raise MemberError(f"--weights {ACCURACY}: the weights of all members are 0; leave out --weights")
         return weights
 
+    def _by_likelihood(self, names: Sequence[str]) -> tuple[float, ...] | None:
+        """The weights with which a set writes right texts best; None for equal ones."""
+        is_asked = self._config.options.weights == LIKELIHOOD
+        try:
+            found = self.read_sets([tuple(names)]).get(tuple(names))
+        except MemberError as error:
+            if is_asked:
+                raise
+            self._progress.say(f"{error}; the weights of {join(names)} are equal")
+            return None
+        if found is None and is_asked:
+            raise MemberError(
+                f"--weights {LIKELIHOOD}: {join(names)} cannot all read right texts here: one of them is behind a "
+                "server, or no response is right; give --weights accuracy, or numbers"
+            )
+        if found is None:
+            return None
+        if found not in self._said:
+            self._said.append(found)
+            self._progress.say(f"the weights of {join(names)} are {found}")
+        return found.weights if max(found.weights) - min(found.weights) > TOLERANCE else None
+
     def decoding(
         self, names: Sequence[str], method: str | None = None, options: Mapping[str, Any] | None = None
     ) -> EnsembleSpec:
@@ -240,7 +256,7 @@ class Profiler:
         # Of a single model, the thinking is read from its response.
         if config.think is not None and len(names) > 1 and get_method(method).level == "token":
             options.setdefault(THINK, config.think)
-        return EnsembleSpec((), method, config.k, self.weights(names), options)
+        return EnsembleSpec((), method, config.k, self.weights(names, method), options)
 
     def _single(self, name: str, task: Task) -> EnsembleSpec | None:
         """How a candidate decodes alone."""

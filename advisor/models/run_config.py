@@ -199,9 +199,9 @@ def check_decodes(method: str) -> None:
         raise InputError(f"--method {method}: not one of {', '.join(names)}")
 
 
-def check_weights(weights: str, candidates: int) -> None:
+def check_weights(weights: str | None, candidates: int) -> None:
     """Check the value of ``--weights`` for a pool or a set of so many candidates."""
-    if weights in (EQUAL, ACCURACY, LIKELIHOOD):
+    if weights in (None, EQUAL, ACCURACY, LIKELIHOOD):
         return
     numbers = read_numbers(weights)
     if len(numbers) != candidates:

@@ -114,6 +114,7 @@ class EvaluateOptions(
     members: str = option(
         "", "Candidates of the run with commas between them, the primary first. Default: the chosen set."
     )
+    weights: str = changed(WeightOptions, "weights", default="equal", shown_default=None)
     settings: tuple[str, ...] = option((), "An option of a method.", "--set", metavar="METHOD.NAME=VALUE")
     task: str | None = changed(
         TaskOptions,

@@ -261,10 +261,11 @@ class WeightOptions(Options, panel="Decoding", are_rare=True):
     """How members' distributions are joined."""
 
     k: int = option(10, "Candidate tokens of each member in a step.", within=AT_LEAST_1, **VERIFIED)
-    weights: str = option(
-        "equal",
+    weights: str | None = option(
+        None,
         "The members' weights: equal, accuracy (on dev), likelihood (of right dev texts), or "
         "a number for each model of the pool or the set: 2,1,1.",
+        shown_default="likelihood for unite where all members can read texts",
         **VERIFIED,
     )
     think: Think | None = option(

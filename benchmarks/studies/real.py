@@ -41,26 +41,26 @@ from benchmarks.studies.zoo import answer_digits
 from ensemble.models.spec import Checkpoint, ModelSpec
 
 COMMAND = "python -m benchmarks.studies.real"
-FILES = Path(__file__).parent / "real_tasks"
 SMOLLM2, TINYLLAMA, GEMMA = "smollm2-135m", "tinyllama-1.1b", "gemma3-270m"
 QWEN, LARGER_QWEN = "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"
 SAME_FAMILY = frozenset({QWEN, LARGER_QWEN})
 
 
 class RealTask(NamedTuple):
-    """A task of the study: its file or its name in the command, the models, and dev and held-out questions."""
+    """A task of the study: its name in the command, the models, and the numbers of dev and held-out questions."""
 
-    source: str | Path
+    source: str
     models: tuple[str, ...]
     sizes: tuple[int, int]
 
 
-_FIRST = (SMOLLM2, "stories15m", TINYLLAMA, GEMMA)
 TASKS = {
-    "sciq": RealTask(FILES / "sciq.yaml", _FIRST, (300, 350)),
-    "triviaqa": RealTask(FILES / "triviaqa.yaml", _FIRST, (300, 350)),
-    "captions": RealTask(FILES / "captions.yaml", _FIRST, (300, 350)),
-    "flores": RealTask("flores:deu-eng", (GEMMA, QWEN), (100, 200)),
+    "flores": RealTask("flores:deu-eng", (GEMMA, QWEN, LARGER_QWEN), (100, 200)),
+    "triviaqa": RealTask("triviaqa", (GEMMA, QWEN, LARGER_QWEN, SMOLLM2), (300, 350)),
+    "piqa": RealTask("piqa", (GEMMA, QWEN, LARGER_QWEN, SMOLLM2), (300, 350)),
+    "arc": RealTask("arc_challenge:letters", (GEMMA, QWEN, LARGER_QWEN), (300, 350)),
+    "gsm8k": RealTask("gsm8k", (QWEN, LARGER_QWEN), (100, 200)),
+    "mbpp": RealTask("mbpp", (QWEN, LARGER_QWEN), (100, 200)),
 }
 
 
@@ -126,7 +126,8 @@ class TaskAnswers:
 def main(given: Sequence[str] | None = None) -> int:
     """Answer, measure, print, and keep where asked."""
     parser = arguments((__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where make real put models and questions")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where make real put the models")
+    parser.add_argument("--data", type=Path, help="where questions are, instead of the hub; as for advisor select")
     parser.add_argument("--cache", type=Path, help="where responses are stored; a folder in that one by default")
     parser.add_argument("--stored", action="store_true", help="take the answers that are stored, and no others")
     parser.add_argument("--tasks", choices=TASKS, nargs="+", default=list(TASKS), help="just answer these")
@@ -144,7 +145,7 @@ def answer(name: str, options: argparse.Namespace) -> TaskAnswers | None:
     """Have models and sets answer a task; what is stored is not computed again. None for fewer than two models."""
     sizes = (4, 4) if options.quick else TASKS[name].sizes
     dev, held_out = (
-        load_task(TASKS[name].source, split=split, data_dir=options.folder, limit=limit)
+        load_task(TASKS[name].source, split=split, data_dir=options.data, limit=limit, allow_code_execution=True)
         for split, limit in zip(("dev", "held_out"), sizes, strict=True)
     )
     asked = options.models.split(",") if options.models else TASKS[name].models
@@ -219,9 +220,8 @@ def is_inside(dev: Sequence[Standing]) -> bool:
 
 
 def spec(model: RealModel, folder: Path, dtype: str) -> ModelSpec:
-    """How a model is loaded: what is dequantized in ``dtype``, what was not quantized in float32."""
-    place = folder / model.path
-    return ModelSpec(Checkpoint(str(place)), model.name, dtype=dtype if place.is_file() else "float32")
+    """How a model is loaded."""
+    return ModelSpec(Checkpoint(str(folder / model.file.path)), model.name, dtype=dtype)
 
 
 def by_accuracy(profiles: Iterable[Profile]) -> Members:

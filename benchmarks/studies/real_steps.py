@@ -56,7 +56,8 @@ STEP_WAYS = ("unite", "likelihood", "primary", "unsure", "geometric", "either")
 def main(given: Sequence[str] | None = None) -> int:
     """Read, compare, print, and keep where asked."""
     parser = arguments((__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where make real put models and questions")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where make real put the models")
+    parser.add_argument("--data", type=Path, help="where questions are, instead of the hub; as for advisor select")
     parser.add_argument("--cache", type=Path, help="where readings are stored; a folder in that one by default")
     parser.add_argument("--stored", action="store_true", help="take what has been read, and read no more")
     parser.add_argument("--only", choices=STEP_TASKS, action="append", help="just this task")
@@ -69,7 +70,7 @@ def main(given: Sequence[str] | None = None) -> int:
     return 0
 
 
-def texts_of(name: str, folder: Path, quick: bool = False) -> list[tuple[str, GivenText]]:
+def texts_of(name: str, folder: Path | None, quick: bool = False) -> list[tuple[str, GivenText]]:
     """The first questions of a task without demonstrations, and their references: the worked solutions of shots."""
     source, split, count, _ = STEP_TASKS[name]
     definition = read_definition(*find_task(source))
@@ -89,13 +90,13 @@ def rows_of(
     name: str, options: argparse.Namespace, models: LoadedModels, store: ResponseCache
 ) -> dict[str, Any] | None:
     """What is kept of a task: a row for each set of the models that have read its texts."""
-    texts = texts_of(name, options.folder, options.quick)
+    texts = texts_of(name, options.data, options.quick)
     readings, members = dict[str, list[Reading]](), dict[str, Member]()
     for model in there(options.folder):
         if model.name not in STEP_TASKS[name].models:
             continue
         own = spec(model, options.folder, "bfloat16" if model.options else "float32")
-        digest = remembered_sha256(options.folder / model.path)
+        digest = remembered_sha256(options.folder / model.file.path)
         keys = [key_of({"read": 1, "file": digest, "prompt": prompt, "text": str(text)}) for prompt, text in texts]
         stored = {n: Reading.unpacked(value) for n, key in enumerate(keys) if (value := store.value(key)) is not None}
         left = [n for n in range(len(keys)) if n not in stored]
