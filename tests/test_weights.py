@@ -111,7 +111,9 @@ def test_by_default_other_methods_weigh_members_alike(place: Place) -> None:
     options = ("--pool", "demo", "--only", "terse-neox,novice-llama", "--task", "word_problems", *SELECT[-4:])
     found = {}
     for weights in ([], ["--weights", "likelihood"]):
-        ran = place.advisor("select", *options, "--limit", "20", "--method", "geometric", *weights, "--out", "run", "--force")
+        ran = place.advisor(
+            "select", *options, "--limit", "20", "--method", "geometric", *weights, "--out", "run", "--force"
+        )
         assert ran.status == 0
         found[len(weights)] = place.json()["ensemble"]["weights"]
     assert found[0] is None and found[2] is not None

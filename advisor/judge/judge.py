@@ -26,7 +26,7 @@ from advisor.models.fingerprint import Fingerprint
 from advisor.models.loaded_models import JobRunner, LocalJobRunner
 from advisor.models.profiler import Profiler
 from advisor.models.response_cache import ResponseCache
-from advisor.models.run_config import EQUAL, RunConfig
+from advisor.models.run_config import RunConfig
 from advisor.models.server_model import ServerIdentity
 from advisor.progress import Progress
 from advisor.records import Answer, Profile
@@ -72,7 +72,7 @@ class Judge:
         judges = replace(
             config,
             candidates=config.judges,
-            options=replace(config.options, weights=EQUAL),
+            options=replace(config.options, weights=None),
             # The limit of tokens is for the candidates' responses; the task file has that of a judge's text.
             dev=replace(config.dev, max_new_tokens=rubric.max_new_tokens),
         )

@@ -396,7 +396,7 @@ def stored_responses(config: RunConfig, entries: Sequence[ModelSpec]) -> dict[st
         with ResponseCache(config.cache_dir, read_only=True) as cache:
             for entry in here:
                 # One by one: a candidate that cannot be used must not hide what is stored of the others.
-                own = replace(config, candidates=(entry,), options=replace(config.options, weights=EQUAL))
+                own = replace(config, candidates=(entry,), options=replace(config.options, weights=None))
                 try:
                     alone = Profiler(own, cache, Progress(quiet=True))
                 except UniteError:

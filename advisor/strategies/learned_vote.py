@@ -5,7 +5,7 @@ weights of the models that gave it. A ridge draws the weights of the voters towa
 that with few labels the vote is nearly the plain one, and those of other models towards 0. The models with the largest
 weights stay, as many as a vote may have; those with a weight near 0 leave.
 
-Members are asked in falling order of their weights, until the rest is unlikely to change the winner: two thirds of its
+Members are asked in falling order of their weights, until the rest is unlikely to change the winner: 60% of its
 weight, for one other answer, would not. That saves more calls than it costs points.
 """
 
