@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks._measure import RESULTS, ROOT, Figure
 from benchmarks.studies._pools import ANSWERED, NAMES
-from benchmarks.studies.real import KINDS, SETTINGS
+from benchmarks.studies.real import KINDS, SETTINGS, VOTE
 from benchmarks.studies.real_models import MODELS
 from benchmarks.studies.real_steps import STEP_WAYS
 from ensemble.methods import list_methods
@@ -280,7 +280,7 @@ def _rows_of_sets(inside: bool) -> Iterator[tuple[str, str, dict[str, Mapping[st
 def real_sets() -> str:
     """The gain of each set inside the rules, by the way in which it decoded."""
     found = list(_rows_of_sets(inside=True))
-    ways = [way for way in SETTINGS if any(way in by for _, _, by in found)]
+    ways = [way for way in (*SETTINGS, VOTE) if any(way in by for _, _, by in found)]
     rows = [[task, members, *(_gain(by.get(way)) for way in ways)] for task, members, by in found]
     return _table(["task", "set, the primary first: gain (p)", *(f"`{way}`" for way in ways)], rows)
 

@@ -212,7 +212,7 @@ def real_sets() -> str:
     found = read_coefficients()["decode"]["real"]
     return (
         f"Elsewhere, decoding together gained in {found['gained']} of {found['sets']} sets of small real models "
-        f"(mean {signed(found['mean'])} points)."
+        f"within the limits of the rules (mean {signed(found['mean'])} points)."
     )
 
 

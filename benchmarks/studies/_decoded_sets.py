@@ -25,7 +25,7 @@ from advisor.statistics import Floats
 from advisor.strategies.strategy import AnsweredSplit, Decoded, Replay
 from advisor.tasks import load_task
 from benchmarks._measure import RESULTS, Figure
-from benchmarks.studies.real import plain_sets, unpacked
+from benchmarks.studies.real import default_sets, unpacked
 from benchmarks.studies.zoo import KEPT_WEIGHTS, Outcomes, answer_of
 
 REAL = RESULTS / "real.json"
@@ -92,7 +92,7 @@ def of_real(path: Path = REAL) -> list[DecodedSets]:
             {row["model"]: Standing(row["model"], row["dev"], row["mean_length"]) for row in task["models"]},
             {row["model"]: _profile(row, "dev_") for row in task["models"]},
             {row["model"]: _profile(row, "") for row in task["models"]},
-            {tuple(row["members"]): unpacked(row["scores"]) for row in plain_sets(task)},
+            {tuple(row["members"]): unpacked(row["scores"]) for row in default_sets(task)},
         )
         for name, task in table.items()
     ]

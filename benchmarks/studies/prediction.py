@@ -39,6 +39,7 @@ from benchmarks.studies._decoded_sets import (
     weight_figures,
 )
 from benchmarks.studies._pools import ANSWERED, NAMES, POOLS, RealPool, read_pool, sub_pools
+from benchmarks.studies.real import is_inside
 from benchmarks.studies.zoo import read
 
 SUB_POOLS = 60
@@ -199,16 +200,22 @@ def _line(known: Sequence[SetGain]) -> tuple[float, float]:
 def fitted_on(pools: Sequence[DecodedSets]) -> str:
     """What the coefficients of sets that decode together were fitted on, in words."""
     zoo, *real = pools
+    models = {model for pool in real for model in pool.standings}
     return (
         f"{len(set_gains(zoo))} sets of {len(zoo.standings)} small models (the zoo) on {zoo.questions} questions, and "
-        f"{sum(len(set_gains(pool)) for pool in real)} sets of {len(real[0].standings)} real models on "
+        f"{sum(len(set_gains(pool)) for pool in real)} sets of {len(models)} real models on "
         f"{sum(pool.questions for pool in real):,} questions of {len(real)} tasks"
     )
 
 
 def real_gains(real: Sequence[DecodedSets]) -> dict[str, float]:
-    """How many sets of real models were decoded, how many of them gained, and their mean gain in points."""
-    gains = [each.gain for pool in real for each in set_gains(pool)]
+    """How many sets of real models inside the rules were decoded, how many gained, and their mean gain in points."""
+    gains = [
+        each.gain
+        for pool in real
+        for each in set_gains(pool)
+        if is_inside([pool.standings[model] for model in each.models])
+    ]
     return {"sets": len(gains), "gained": sum(gain > 0 for gain in gains), "mean": float(np.mean(gains))}
 
 

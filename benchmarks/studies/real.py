@@ -33,7 +33,9 @@ from advisor.options.new_run import SelectOptions
 from advisor.progress import Progress
 from advisor.records import Limits, Profile, Standing, length_ratio, within
 from advisor.statistics import accuracy_interval, scores
-from advisor.strategies.vote import can_vote
+from advisor.strategies.replay import replay_all
+from advisor.strategies.strategy import AnsweredSplit
+from advisor.strategies.vote import Vote, can_vote
 from advisor.tasks import Task, load_task
 from benchmarks._measure import RESULTS, Figure, arguments, commit, parsed, progress, tell
 from benchmarks.studies.real_models import FOLDER, RealModel, there
@@ -79,6 +81,7 @@ SETTINGS = {
     "geometric": Setting("geometric"),
     "gac": Setting("gac"),
 }
+VOTE = "vote"
 K = 10
 KINDS = {
     "inside": "of several families inside the rules",
@@ -94,7 +97,7 @@ class Decoded:
     """A set's answers to the held-out questions.
 
     Attributes:
-        setting: How it decoded, of `SETTINGS`.
+        setting: How it decoded, of `SETTINGS`, or a vote.
         members: The primary first.
         weights: The members' shares.
         profile: The answers.
@@ -181,7 +184,7 @@ def answer(name: str, options: argparse.Namespace) -> TaskAnswers | None:
             _say(name, f"{profile.model} (dev {on_dev[profile.model].accuracy:.1f})", profile)
         if len(order) < 2:
             return None
-        sets = []
+        sets = list(_votes(order, on_dev, AnsweredSplit(held_out, apart))) if can_vote(held_out) else []
         for setting, members in _to_decode(order, on_dev, settings):
             method, weights = SETTINGS[setting]
             by = profiler(weights if isinstance(weights, str) else _shares(members, weights, plan.candidates))
@@ -202,6 +205,13 @@ def _to_decode(order: Members, on_dev: Mapping[str, Profile], settings: Sequence
         for setting in settings:
             if inside[members] or setting == "unite":
                 yield setting, members
+
+
+def _votes(order: Members, on_dev: Mapping[str, Profile], answered: AnsweredSplit) -> Iterator[Decoded]:
+    """The plain votes of triples inside the rules; of two models that differ, the primary's answer counts."""
+    for members in combinations(order, 3):
+        if is_inside([on_dev[name].standing for name in members]):
+            yield Decoded(VOTE, members, (1 / 3,) * 3, replay_all(Vote(members), answered).profile)
 
 
 def _shares(members: Members, primary: float, candidates: Sequence[ModelSpec]) -> str:
@@ -262,7 +272,7 @@ def rows_of(answers: TaskAnswers) -> dict[str, Any]:
         "metric": answers.task.metric,
         "dev_questions": len(next(iter(answers.dev.values())).answers),
         "held_out_questions": len(answers.task.examples),
-        "seconds": sum(seconds) + sum(each.profile.cost.seconds for each in answers.sets),
+        "seconds": sum(seconds) + sum(each.profile.cost.seconds for each in answers.sets if each.setting != VOTE),
         "models": models,
         "sets": [_set_row(each, answers) for each in answers.sets],
     }
@@ -325,9 +335,12 @@ def kind_of(row: Mapping[str, Any]) -> str:
     return "same" if set(row["members"]) == SAME_FAMILY else "inside"
 
 
-def plain_sets(task: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The rows of `unite` with equal weights."""
-    return [row for row in task["sets"] if row["setting"] == "unite"]
+def default_sets(task: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A row for each set: of `unite` with learned weights, or with equal ones where nothing else was decoded."""
+    rows = {
+        tuple(row["members"]): row for way in ("unite", "likelihood") for row in task["sets"] if row["setting"] == way
+    }
+    return list(rows.values())
 
 
 def _gains(name: str, rows: Sequence[Mapping[str, Any]], note: str) -> Iterator[Figure]:
