@@ -205,8 +205,9 @@ class Profiler:
     def weights(self, names: Sequence[str], method: str | None = None) -> tuple[float, ...] | None:
         """The weights of a set's members, as ``--weights`` says, by the run's own method or another; None for equal."""
         kind = self._config.options.weights
-        if kind is None and (method or self._config.options.method) != DEFAULT:
-            # By these weights the steps of right texts were right when joined as `unite` joins them.
+        is_default = (method or self._config.options.method) == DEFAULT and self._config.cluster.engine == "local"
+        if kind is None and not is_default:
+            # With these weights steps are right that `unite` joins; and of a cluster this machine may hold no model.
             kind = EQUAL
         if kind == EQUAL or len(names) == 1:
             return None

@@ -265,7 +265,7 @@ class WeightOptions(Options, panel="Decoding", are_rare=True):
         None,
         "The members' weights: equal, accuracy (on dev), likelihood (of right dev texts), or "
         "a number for each model of the pool or the set: 2,1,1.",
-        shown_default="likelihood for unite where all members can read texts",
+        shown_default="likelihood for unite where all members are on this machine",
         **VERIFIED,
     )
     think: Think | None = option(
