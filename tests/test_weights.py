@@ -139,6 +139,15 @@ def test_right_responses_are_the_texts_that_members_read() -> None:
     assert found == {"a": [(0, " aA", True), (2, " aC", False), (3, " aA", True)], "b": [(1, " bB", True)], "c": []}
 
 
+def test_of_a_choice_the_right_option_is_read_whatever_names_it(place: Place) -> None:
+    records = [{"question": f"{n}?", "answer": answer} for n, answer in enumerate(("B", "ten", "A", "nine"))]
+    place.task([*records, *records], choices=["nine", "ten"], metric="choice")
+    dev = load_task(str(place.folder / "task.yaml"), split="dev")
+    found = texts_of(dev, {"a": answers("a", "xxxx")})["a"]
+    right = {"B": " ten", "ten": " ten", "A": " nine", "nine": " nine"}
+    assert found == [(n, right[each.reference], False) for n, each in enumerate(dev.examples)]
+
+
 def test_where_texts_are_compared_the_references_are_read_as_responses_begin() -> None:
     dev = replace(load_task("word_problems", split="dev", limit=3), metric="chrf")
     found = texts_of(dev, {"a": answers("a", "xxx"), "b": answers("b", "xxx")})

@@ -213,7 +213,7 @@ def texts_of(dev: Task, profiles: Mapping[str, Profile]) -> dict[str, list[Text]
             (n, option, False)
             for n in first
             for option, choice in zip(dev.continuations(dev.examples[n]), dev.examples[n].choices, strict=True)
-            if choice in dev.examples[n].accepted
+            if dev.score(dev.examples[n], choice).value > _RIGHT
         ]
     elif dev.metric in COMPARING:
         before = _beginning(profiles)
