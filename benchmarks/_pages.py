@@ -250,12 +250,14 @@ def real_answer() -> str:
 
 
 def real_models() -> str:
-    """The models, with their points."""
+    """The models that answered or read, with their points."""
     table, rows = _kept("real")["table"], []
+    read = {name for task in _kept("real_steps")["table"].values() for each in task["sets"] for name in each["members"]}
     for model in MODELS:
         found = {task: {row["model"]: row for row in kept["models"]}.get(model.name) for task, kept in table.items()}
-        points = ("–" if row is None else f"{row['accuracy']:.1f} ({row['dev']:.1f})" for row in found.values())
-        rows.append([f"`{model.name}`", model.weights, *points])
+        points = ["–" if row is None else f"{row['accuracy']:.1f} ({row['dev']:.1f})" for row in found.values()]
+        if any(found.values()) or model.name in read:
+            rows.append([f"`{model.name}`", model.weights, *points])
     counts = ["", "dev and held-out questions"]
     counts += [f"{kept['dev_questions']}, {kept['held_out_questions']}" for kept in table.values()]
     return _table(["model", "weights", *(f"{task}, points (dev)" for task in table)], [*rows, counts])
