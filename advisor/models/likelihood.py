@@ -117,7 +117,7 @@ class SetReader:
         Left out are sets with models behind servers, and those without a step.
         """
         found = {names: self._stored(names) for names in sets if self._texts.keys() >= set(names)}
-        missing = [names for names, stored in found.items() if stored is None]
+        missing = [names for names, stored in found.items() if stored is None and self._own(names)]
         if missing:
             from ensemble.reading import set_vocabulary, steps_of
             from ensemble.vocabulary.joint import build

@@ -124,7 +124,7 @@ class TaskAnswers:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Answer, measure, print, and keep where asked."""
+    """Answer, measure, print, and keep where asked; tasks that are not answered now stay as they were kept."""
     parser = arguments((__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where make real put the models")
     parser.add_argument("--data", type=Path, help="where questions are, instead of the hub; as for advisor select")
@@ -136,7 +136,7 @@ def main(given: Sequence[str] | None = None) -> int:
     options = parsed(parser, given)
     kept = json.loads((RESULTS / "real.json").read_text(encoding="utf-8"))["table"] if not options.quick else {}
     new = {name: rows_of(answers) for name in options.tasks if (answers := answer(name, options)) is not None}
-    table = {name: {**kept, **new}[name] for name in TASKS if name in new or name in kept}
+    table = {**kept, **new}
     tell("real", list(answer_figures(table)), options, table=table)
     return 0
 
