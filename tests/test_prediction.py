@@ -191,7 +191,8 @@ def test_what_real_models_came_to_is_said_with_its_figures(monkeypatch: pytest.M
     found = {"decode": {"real": {"sets": 30, "gained": 2, "mean": -3.62}}}
     monkeypatch.setattr(predict, "read_coefficients", lambda: found)
     assert real_sets() == (
-        "Elsewhere, decoding together gained in 2 of 30 sets of small real models (mean -3.6 points)."
+        "Elsewhere, decoding together gained in 2 of 30 sets of small real models within the limits of the rules "
+        "(mean -3.6 points)."
     )
 
 
