@@ -57,7 +57,7 @@ class RealTask(NamedTuple):
 
 
 TASKS = {
-    "german": RealTask("flores:deu-eng", (GEMMA, QWEN), (100, 200)),
+    "german": RealTask("flores:deu-eng", (GEMMA, QWEN, LARGER_QWEN), (100, 200)),
     "romanian": RealTask("flores:ron-eng", (GEMMA, QWEN), (100, 200)),
     "piqa": RealTask("piqa", (GEMMA, SMOLLM2, QWEN), (150, 350)),
 }
