@@ -26,9 +26,16 @@ def test_an_error_of_the_function_is_one_line_of_bad_input(process: LimitedProce
         process.call("math:sqrt", -1)
 
 
-def test_a_call_ends_at_its_time_limit_and_the_next_one_works(process: LimitedProcess) -> None:
+def test_a_call_ends_at_its_limit_of_processor_time_and_the_next_one_works(process: LimitedProcess) -> None:
     with pytest.raises(LimitExceededError, match=r"more than 0\.2 s"):
-        process.call("time:sleep", 600, seconds=0.2)
+        process.call("math:factorial", 10**6, seconds=0.2)
+    assert process.call("math:sqrt", 9) == 3
+
+
+def test_waiting_is_no_processor_time_but_it_ends_too(process: LimitedProcess) -> None:
+    assert process.call("time:sleep", 0.3, seconds=0.1) is None
+    with pytest.raises(LimitExceededError, match=r"more than 0\.5 s"):
+        process.call("time:sleep", 600, seconds=0.05)
     assert process.call("math:sqrt", 9) == 3
 
 

@@ -8,10 +8,11 @@ import importlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,12 @@ from typing import Any
 from ensemble.errors import InputError, UniteError, first_line
 
 SECONDS = 5.0
-"""The time limit of one call."""
+"""The limit of one call, in seconds of processor time."""
+PATIENCE = 10
+"""How many times as long a call may last by the clock: on a busy machine it may wait for a processor."""
 MEMORY = 2**30
 """The memory limit of the child process, in bytes."""
+_OUT_OF_TIME = int(getattr(signal, "SIGPROF", 0))  # Windows has no such signal, and no such limit
 _START_SECONDS = 60.0
 """A busy machine may take long to start a process; this is no time of the untrusted input."""
 _FITS_IN_PIPE = 2**12
@@ -44,11 +48,17 @@ class LimitedProcess:
         self._lock = threading.Lock()
 
     def call(self, function: str, *arguments: Any, seconds: float = SECONDS) -> Any:
-        """Call ``module:name`` with JSON values; InputError if it raises an error, LimitExceededError at a limit."""
+        """Call ``module:name`` with JSON values; InputError if it raises an error, LimitExceededError at a limit.
+
+        Args:
+            function: The name.
+            arguments: The values.
+            seconds: Of processor time; by the clock it may take :data:`PATIENCE` times as long.
+        """
         # Answers have no number, so a second call must wait for the first one's answer.
         with self._lock:
             process = self._started()
-            line = json.dumps([function, *arguments]).encode() + b"\n"
+            line = json.dumps([seconds, function, *arguments]).encode() + b"\n"
             try:
                 answer = self._exchange(process, line, seconds)
             # An answer that comes too late would be taken for the next call's.
@@ -115,9 +125,12 @@ class LimitedProcess:
             _write(pipe, line)
         else:
             threading.Thread(target=_write, args=(pipe, line), daemon=True).start()
-        if (data := self._next_line(seconds)) is None:
-            raise LimitExceededError(f"it takes more than {seconds:g} s")
+        if (data := self._next_line(PATIENCE * seconds)) is None:
+            raise LimitExceededError(f"it takes more than {PATIENCE * seconds:g} s")
         if not data.endswith(b"\n"):
+            # An answer that is too long leaves the process alive.
+            if not data and process.wait() == -_OUT_OF_TIME:
+                raise LimitExceededError(f"it takes more than {seconds:g} s")
             if len(data) >= self._memory // 4:
                 raise LimitExceededError("the answer is too long")
             raise LimitExceededError(f"it takes more than {self._memory / 2**30:g} GiB of memory, or ends the process")
@@ -188,12 +201,26 @@ def _serve() -> None:
 
 def _answer(line: bytes) -> dict[str, Any]:
     try:
-        name, *arguments = json.loads(line)
+        seconds, name, *arguments = json.loads(line)
         module, _, function = name.partition(":")
-        return {"result": getattr(importlib.import_module(module), function)(*arguments)}
+        with _processor_time(seconds):
+            return {"result": getattr(importlib.import_module(module), function)(*arguments)}
     except MemoryError:
         return {"error": "it takes too much memory", "memory": True}
     except RecursionError:
         return {"error": "it is nested too deeply"}
     except BaseException as error:  # noqa: BLE001  # Rust code raises exceptions that are not derived from Exception
         return {"error": first_line(error)[:500]}
+
+
+@contextlib.contextmanager
+def _processor_time(seconds: float) -> Iterator[None]:
+    """End this process, also inside of a library, when it has taken so much processor time."""
+    if not _OUT_OF_TIME:
+        yield
+        return
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
