@@ -242,11 +242,14 @@ def real_answer() -> str:
         f"{_signed(one.value)} points on the mean of the pairs (worst {_signed(one.low)})"
         for one in (steps["steps_other_likelihood"], steps["steps_other_unite"])
     )
-    weighted = by["inside_likelihood_gain"]
-    sets = weighted.note.split()[1]
+    weighted = [
+        f"those that {what} ({gain.note.split()[1]} sets) gain {_interval(gain)}"
+        for kind, what in (("inside", "write texts"), ("options", "score options"))
+        if (gain := by.get(f"{kind}_likelihood_gain"))
+    ]
     return (
         f"**By `unite` with equal weights, {'; '.join(texts)}.** With the learned weights of `select`,\n"
-        f"{sets} sets inside gain {_interval(weighted)} points. Shown is a p of at most 0.05, without a correction "
+        f"{' and '.join(weighted)} points. Shown is a p of at most 0.05, without a correction "
         "for the number of sets. At the steps of references, weights learned from other right texts come to\n"
         f"{learned}, and equal weights to {equal}."
     )

@@ -20,12 +20,14 @@ from advisor.advice.predict import (
 )
 from advisor.records import Answer, Limits, Profile
 from advisor.run.result import PredictedFigures
-from benchmarks.studies._decoded_sets import DecodedSets, recommended_figures
+from benchmarks.studies._decoded_sets import DecodedSets
+from benchmarks.studies.prediction import recommended_figures
 from ensemble.errors import UniteError
 
 RULES = Limits(max_gap=100)
 PLAIN = {
     "decode": {"intercept": 0.0, "slope": 1.0, "deviation": 2.0},
+    "choose": {"intercept": -3.0, "slope": 0.0, "deviation": 2.0},
     "vote": {"log_odds": 0.2, "deviation": 0.4},
 }
 
@@ -44,6 +46,12 @@ def profile(model: str, answers: str, length: int = 1) -> Profile:
             for n, letter in enumerate(answers)
         ),
     )
+
+
+def choosing(answered: Profile) -> Profile:
+    """The same answers to questions with options."""
+    answers = (dataclasses.replace(each, options=(-1.0, -2.0)) for each in answered.answers)
+    return Profile(answered.model, tuple(answers))
 
 
 def graded(model: str, scores: Sequence[float]) -> Profile:
@@ -92,6 +100,15 @@ def test_a_set_is_predicted_at_the_mean_of_vote_and_oracle_against_the_best_of_a
     predicted = Predictor(profiles).decoded("bc")
     assert predicted.points == pytest.approx((vote + oracle) / 2 - 100 * 5 / 6)
     assert predicted.deviation > 2
+
+
+@pytest.mark.usefixtures("_plain")
+def test_a_set_that_scores_options_is_predicted_by_what_others_gained_over_their_best_member() -> None:
+    texts = [profile("best", "RRRRRx"), profile("b", "RRRxxx"), profile("c", "xxRRRx")]
+    options = [choosing(each) for each in texts]
+    # b, the better of the two by its place, is two questions behind the best.
+    assert Predictor(options).decoded("bc").points == pytest.approx(-3 - 100 * 2 / 6)
+    assert Predictor(texts).decoded("bc").points > Predictor(options).decoded("bc").points
 
 
 @pytest.mark.usefixtures("_plain")
@@ -213,7 +230,9 @@ def decoded_pool(right: Sequence[bool]) -> DecodedSets:
 def test_only_sets_that_gain_are_recommended_and_judged_on_other_questions(
     right: Sequence[bool], share: float, gain: float | None
 ) -> None:
-    found = {each.name: each.value for each in recommended_figures([decoded_pool(right)], 3)}
+    # What sets came to on another task is all that is known before.
+    other = dataclasses.replace(decoded_pool([n % 2 == 0 for n in range(300)]), source="real", task="texts")
+    found = {each.name: each.value for each in recommended_figures([decoded_pool(right), other], 3)}
     assert found["recommended_share_zoo"] == share
     # Fresh questions are a third of all, drawn anew, so half of them are right but for the draw.
     assert found.get("recommended_worst_zoo") == (None if gain is None else pytest.approx(gain, abs=8))

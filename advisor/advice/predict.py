@@ -1,10 +1,12 @@
 """The gain that is expected before anything is measured, from what others gained.
 
-Three kinds of strategies have few coefficients each (prediction.json; ``python -m benchmarks.studies.prediction`` fits
-them: votes and routers on pools of real models, sets that decode on the zoo of small models and on real models):
+Each kind of strategy has few coefficients (prediction.json; ``python -m benchmarks.studies.prediction`` fits them:
+votes and routers on pools of real models, sets that decode on the zoo of small models and on real models):
 
     decode   The set decodes together. Its accuracy lies between that of a vote among its members and that of an oracle,
              which always takes the best answer of any member. The gain is linear in the mean of the two.
+    choose   The set scores options together. Of few options many are right by luck, so the oracle says little, and the
+             gain over the set's best member is the mean of what such sets gained.
     vote     Members vote. The gain is that of learned votes in the pools, as a difference of log-odds: where nearly all
              answers are right, or wrong, there is less to gain. The measured gain then updates it by Bayes' rule: the
              more questions, the more it counts.
@@ -97,11 +99,12 @@ class Predictor:
         self._right, self._codes = _coded(profiles)
         self._means = self._right.mean(axis=1)
         self._best = int(self._means.round(9).argmax())
+        self._kind = "choose" if any(profile.standing.chooses for profile in profiles) else "decode"
 
     def decoded(self, models: Sequence[str]) -> Prediction:
         """The gain of a set that decodes together."""
         rows = self._ordered(models)
-        fitted = read_coefficients()["decode"]
+        fitted = read_coefficients()[self._kind]
         right, slope = self._right[rows], fitted["slope"]
         promise = (self._vote(rows) + right.max(axis=0)) / 2
         # Also what the set's own best member is behind the best of all models.

@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from advisor.advice.comparison import expected_gain
 from advisor.advice.predict import Predictor
-from advisor.advice.recommendation import least_gain
 from advisor.advice.rules import select
 from advisor.records import Answer, Limits, Profile, Standing, length_ratio, within
 from advisor.statistics import Floats
-from advisor.strategies.strategy import AnsweredSplit, Decoded, Replay
-from advisor.tasks import load_task
 from benchmarks._measure import RESULTS, Figure
 from benchmarks.studies.real import default_sets, unpacked
 from benchmarks.studies.zoo import KEPT_WEIGHTS, Outcomes, answer_of
@@ -73,6 +69,8 @@ class SetGain(NamedTuple):
     """The mean of vote and oracle, in points."""
     gain: float
     """In points."""
+    chooses: bool
+    """Whether it scores options."""
 
 
 def of_zoo(outcomes: Outcomes) -> DecodedSets:
@@ -90,20 +88,21 @@ def of_real(path: Path = REAL) -> list[DecodedSets]:
             "real",
             name,
             {row["model"]: Standing(row["model"], row["dev"], row["mean_length"]) for row in task["models"]},
-            {row["model"]: _profile(row, "dev_") for row in task["models"]},
-            {row["model"]: _profile(row, "") for row in task["models"]},
+            {row["model"]: _profile(row, "dev_", task["metric"]) for row in task["models"]},
+            {row["model"]: _profile(row, "", task["metric"]) for row in task["models"]},
             {tuple(row["members"]): unpacked(row["scores"]) for row in default_sets(task)},
         )
         for name, task in table.items()
     ]
 
 
-def _profile(row: Mapping[str, Any], split: str) -> Profile:
-    """The answers of a model, whose texts are not kept."""
+def _profile(row: Mapping[str, Any], split: str, metric: str) -> Profile:
+    """The answers of a model, whose texts and options are not kept."""
     scores = unpacked(row[f"{split}scores"])
     digits = row[f"{split}answers"]
+    options = (None, None) if metric == "choice" else ()
     answers = (
-        Answer(str(n), None, None if digits is None else answer_of(digits[n]), float(score), "eos")
+        Answer(str(n), None, None if digits is None else answer_of(digits[n]), float(score), "eos", options=options)
         for n, score in enumerate(scores)
     )
     return Profile(row["model"], tuple(answers))
@@ -120,58 +119,9 @@ def set_gains(pool: DecodedSets) -> list[SetGain]:
             profiles = [pool.judge[model] for model in models]
             best = max(profile.accuracy for profile in profiles)
             promise = sum(Predictor(profiles).shares(models)) / 2
-            found.append(SetGain(models, promise - best, 100 * float(right.mean()) - best))
+            chooses = profiles[0].standing.chooses
+            found.append(SetGain(models, promise - best, 100 * float(right.mean()) - best, chooses))
     return found
-
-
-def recommended_figures(pools: Sequence[DecodedSets], splits: int) -> Iterator[Figure]:
-    """What sets that decode together gain on fresh questions where the advice is to run them, over the best member.
-
-    All sets inside the rules are tried, each as the only strategy beside its members. By the answers to dev and
-    held-out questions it is recommended where its expected gain is worth its calls; other questions judge it.
-    """
-    for source in sorted({pool.source for pool in pools}):
-        gains: dict[tuple[str, Members], list[float]] = {}
-        tried = 0
-        for pool in pools:
-            if pool.source == source:
-                for models, found in _fresh_gains(pool, splits):
-                    tried += 1
-                    if found is not None:
-                        gains.setdefault((pool.task, models), []).append(found)
-        each = [gain for own in gains.values() for gain in own]
-        note = f"{tried} trials of sets inside the rules, {splits} splits"
-        yield Figure(f"recommended_share_{source}", len(each) / max(tried, 1), note=f"of {note}")
-        # A set that few splits recommend had luck on the questions that are not fresh.
-        often = [float(np.mean(own)) for own in gains.values() if 2 * len(own) >= splits]
-        if often:
-            note = f"points over the best member on fresh questions; {note}"
-            yield Figure(f"recommended_gain_{source}", float(np.mean(each)), limit="at least -0.5", note=note)
-            note = f"the worst of {len(often)} sets that at least half of the splits recommend; {note}"
-            yield Figure(f"recommended_worst_{source}", min(often), limit="at least -1.5", note=note)
-
-
-def _fresh_gains(pool: DecodedSets, splits: int) -> Iterator[tuple[Members, float | None]]:
-    """Each set inside the rules, and its gain on fresh questions by each split; None where it is not recommended."""
-    chance, task = np.random.default_rng(0), load_task("word_problems", split="test")
-    parts = 3 if pool.dev is pool.judge else 2
-    for _ in range(splits):
-        *known, fresh = np.array_split(chance.permutation(pool.questions), parts)
-        first = pool.judge if parts == 3 else pool.dev
-        on_dev = known[0].tolist() if parts == 3 else list(range(len(next(iter(first.values())).answers)))
-        for models, right in pool.sets.items():
-            dev = AnsweredSplit(task, {name: first[name] for name in models}).part(on_dev)
-            if len(select([each.standing for each in dev.profiles.values()], Limits()).selected) < len(models):
-                continue
-            held_out = AnsweredSplit(task, {name: pool.judge[name] for name in models}).part(known[-1].tolist())
-            graded = [Answer(str(n), None, None, float(right[n]), "eos") for n in known[-1]]
-            decoded = Decoded(models, "unite")
-            held_out = replace(held_out, written={decoded: Replay(Profile("unite", tuple(graded)))})
-            expected = expected_gain(decoded, dev, held_out)
-            members = {name: [*dev.profiles[name].answers, *held_out.profiles[name].answers] for name in models}
-            best = max(models, key=lambda name: sum(answer.score for answer in members[name]))
-            gain = 100 * float(right[fresh].mean()) - pool.judge[best].part(fresh.tolist()).accuracy
-            yield models, gain if expected > least_gain(len(models), None) else None
 
 
 def weight_figures(zoo: DecodedSets, path: Path = KEPT_WEIGHTS) -> Iterator[Figure]:

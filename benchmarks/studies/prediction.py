@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from unittest.mock import patch
@@ -21,20 +22,25 @@ import numpy as np
 from scipy import stats
 
 from advisor.advice import predict
+from advisor.advice.comparison import expected_gain
 from advisor.advice.predict import COEFFICIENTS, Prediction, Predictor
+from advisor.advice.recommendation import least_gain
+from advisor.advice.rules import select
+from advisor.records import Answer, Limits, Profile
 from advisor.statistics import scores
 from advisor.strategies.group_router import GroupRouter
 from advisor.strategies.learned_vote import LearnedVote
 from advisor.strategies.replay import replay_all
-from advisor.strategies.strategy import Strategy
+from advisor.strategies.strategy import AnsweredSplit, Decoded, Replay, Strategy
+from advisor.tasks import load_task
 from benchmarks._measure import Figure, arguments, commit, progress, tell
 from benchmarks.studies._decoded_sets import (
     DecodedSets,
+    Members,
     SetGain,
     limit_figures,
     of_real,
     of_zoo,
-    recommended_figures,
     set_gains,
     weight_figures,
 )
@@ -104,12 +110,13 @@ def main(given: Sequence[str] | None = None) -> int:
     ]
     tell("prediction", figures, options)
     if options.save and not options.quick:
-        sets = [each for pool in pools for each in set_gains(pool)]
+        fitted = fit_decode([each for pool in pools for each in set_gains(pool)])
         kept = {
             "command": "python -m benchmarks.studies.prediction --save",
             "commit": commit(),
-            "decode": {**fit_decode(sets), "fitted_on": fitted_on(pools), "real": real_gains(pools[1:])},
-            **{kind: {**fitted, "fitted_on": _told(kind, cases)} for kind, fitted in fit_gains(cases).items()},
+            "decode": {**fitted["decode"], "fitted_on": fitted_on(pools), "real": real_gains(pools[1:])},
+            "choose": fitted["choose"],
+            **{kind: {**own, "fitted_on": _told(kind, cases)} for kind, own in fit_gains(cases).items()},
         }
         COEFFICIENTS.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     return 0
@@ -167,16 +174,25 @@ def fit_gains(cases: Mapping[str, Sequence[Case]]) -> dict[str, Any]:
     return fitted
 
 
-def fit_decode(sets: Sequence[SetGain], without: Collection[str] = ()) -> dict[str, Any]:
-    """The coefficients of sets that decode together.
+def fit_decode(sets: Sequence[SetGain], without: Collection[str] = ()) -> dict[str, dict[str, float]]:
+    """The coefficients of sets that decode together, and of those that score options.
 
     Args:
         sets: What each set promises and gains.
         without: Models whose sets take no part, unless fewer than two sets are left, as in a quick try.
     """
+    return {
+        kind: _fitted([each for each in sets if each.chooses == (kind == "choose")], without)
+        for kind in ("decode", "choose")
+    }
+
+
+def _fitted(sets: Sequence[SetGain], without: Collection[str]) -> dict[str, float]:
     known = [each for each in sets if not set(each.models) & set(without)]
     if len(known) < 2:
         known = list(sets)
+    if not known:
+        return {}
     intercept, slope = _line(known)
     residuals = []
     for one in known:
@@ -190,8 +206,10 @@ def fit_decode(sets: Sequence[SetGain], without: Collection[str] = ()) -> dict[s
 
 
 def _line(known: Sequence[SetGain]) -> tuple[float, float]:
-    """Intercept and slope, pulled towards the slope 1."""
+    """Intercept and slope, pulled towards the slope 1; of sets that score options their mean gain, and no slope."""
     promises, gains = (np.array(each) for each in zip(*((each.promise, each.gain) for each in known), strict=True))
+    if known[0].chooses:
+        return float(gains.mean()), 0.0
     off = promises - promises.mean()
     slope = 1 + float(off @ (gains - promises)) / max(float(off @ off) * (1 + TRUST / len(known)), 1e-9)
     return float(gains.mean() - slope * promises.mean()), slope
@@ -242,7 +260,7 @@ def decoded_figures(pools: Sequence[DecodedSets], splits: int) -> Iterator[Figur
 def _decoded(pool: DecodedSets, known: Sequence[SetGain], splits: int) -> Iterator[tuple[Prediction, float, float]]:
     """The prediction of each set from dev questions, its gain on others, and the gain's error."""
     chance = np.random.default_rng(0)
-    fitted = {each.models: {"decode": fit_decode(known, without=each.models)} for each in set_gains(pool)}
+    fitted = {each.models: fit_decode(known, without=each.models) for each in set_gains(pool)}
     # A pool whose dev questions are the judges has to be split.
     for _ in range(splits if pool.dev is pool.judge else 1):
         order = chance.permutation(pool.questions)
@@ -256,6 +274,60 @@ def _decoded(pool: DecodedSets, known: Sequence[SetGain], splits: int) -> Iterat
             with predicting_by(coefficients):
                 predicted = Predictor(dev).decoded(models)
             yield predicted, 100 * float(differences.mean()), error
+
+
+def recommended_figures(pools: Sequence[DecodedSets], splits: int) -> Iterator[Figure]:
+    """What sets that decode together gain on fresh questions where the advice is to run them, over the best member.
+
+    All sets inside the rules are tried, each as the only strategy beside its members. By the answers to dev and
+    held-out questions, and by what sets came to on other tasks, it is recommended where its expected gain is worth its
+    calls; other questions judge it.
+    """
+    for source in sorted({pool.source for pool in pools}):
+        gains: dict[tuple[str, Members], list[float]] = {}
+        tried = 0
+        for pool in pools:
+            if pool.source != source:
+                continue
+            others = [each for other in pools if other.task != pool.task for each in set_gains(other)]
+            with predicting_by(fit_decode(others)):
+                for models, found in _fresh_gains(pool, splits):
+                    tried += 1
+                    if found is not None:
+                        gains.setdefault((pool.task, models), []).append(found)
+        each = [gain for own in gains.values() for gain in own]
+        note = f"{tried} trials of sets inside the rules, {splits} splits"
+        yield Figure(f"recommended_share_{source}", len(each) / max(tried, 1), note=f"of {note}")
+        # A set that few splits recommend had luck on the questions that are not fresh.
+        often = [float(np.mean(own)) for own in gains.values() if 2 * len(own) >= splits]
+        if often:
+            note = f"points over the best member on fresh questions; {note}"
+            yield Figure(f"recommended_gain_{source}", float(np.mean(each)), limit="at least -0.5", note=note)
+            note = f"the worst of {len(often)} sets that at least half of the splits recommend; {note}"
+            yield Figure(f"recommended_worst_{source}", min(often), limit="at least -1.5", note=note)
+
+
+def _fresh_gains(pool: DecodedSets, splits: int) -> Iterator[tuple[Members, float | None]]:
+    """Each set inside the rules, and its gain on fresh questions by each split; None where it is not recommended."""
+    chance, task = np.random.default_rng(0), load_task("word_problems", split="test")
+    parts = 3 if pool.dev is pool.judge else 2
+    for _ in range(splits):
+        *known, fresh = np.array_split(chance.permutation(pool.questions), parts)
+        first = pool.judge if parts == 3 else pool.dev
+        on_dev = known[0].tolist() if parts == 3 else list(range(len(next(iter(first.values())).answers)))
+        for models, right in pool.sets.items():
+            dev = AnsweredSplit(task, {name: first[name] for name in models}).part(on_dev)
+            if len(select([each.standing for each in dev.profiles.values()], Limits()).selected) < len(models):
+                continue
+            held_out = AnsweredSplit(task, {name: pool.judge[name] for name in models}).part(known[-1].tolist())
+            graded = [Answer(str(n), None, None, float(right[n]), "eos") for n in known[-1]]
+            decoded = Decoded(models, "unite")
+            held_out = replace(held_out, written={decoded: Replay(Profile("unite", tuple(graded)))})
+            expected = expected_gain(decoded, dev, held_out)
+            members = {name: [*dev.profiles[name].answers, *held_out.profiles[name].answers] for name in models}
+            best = max(models, key=lambda name: sum(answer.score for answer in members[name]))
+            gain = 100 * float(right[fresh].mean()) - pool.judge[best].part(fresh.tolist()).accuracy
+            yield models, gain if expected > least_gain(len(models), None) else None
 
 
 def predicting_by(coefficients: Mapping[str, Any]) -> AbstractContextManager[object]:

@@ -59,7 +59,10 @@ class RealTask(NamedTuple):
 TASKS = {
     "german": RealTask("flores:deu-eng", (GEMMA, QWEN, LARGER_QWEN), (100, 200)),
     "romanian": RealTask("flores:ron-eng", (GEMMA, QWEN), (100, 200)),
-    "piqa": RealTask("piqa", (GEMMA, SMOLLM2, QWEN), (150, 350)),
+    "piqa": RealTask("piqa", (GEMMA, SMOLLM2, QWEN), (300, 350)),
+    "triviaqa": RealTask("triviaqa", (GEMMA, SMOLLM2, QWEN), (300, 350)),
+    "arc": RealTask("arc_challenge:letters", (QWEN, LARGER_QWEN), (300, 350)),
+    "mbpp": RealTask("mbpp", (QWEN, LARGER_QWEN), (100, 150)),
 }
 
 
@@ -81,7 +84,8 @@ SETTINGS = {
 VOTE = "vote"
 K = 10
 KINDS = {
-    "inside": "of several families inside the rules",
+    "inside": "of several families inside the rules that write texts",
+    "options": "of several families inside the rules that score options",
     "same": "of one family inside the rules",
     "outside": "outside the rules",
 }
@@ -311,9 +315,9 @@ def unpacked(text: str) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 def answer_figures(table: Mapping[str, Any]) -> Iterator[Figure]:
     """What the rows of all tasks come to, by rule, family and setting."""
-    rows = [row for task in table.values() for row in task["sets"]]
+    kinds = [(kind_of(row, task["metric"]), row) for task in table.values() for row in task["sets"]]
     for kind, words in KINDS.items():
-        own = [row for row in rows if kind_of(row) == kind]
+        own = [row for found, row in kinds if found == kind]
         for setting in dict.fromkeys(row["setting"] for row in own):
             chosen = [row for row in own if row["setting"] == setting]
             yield from _gains(f"{kind}_{setting}", chosen, f"sets {words}, {setting}, all tasks")
@@ -325,11 +329,13 @@ def answer_figures(table: Mapping[str, Any]) -> Iterator[Figure]:
     yield Figure("hours", hours, note="of all answers, by the clock, while other work ran on the same two cores")
 
 
-def kind_of(row: Mapping[str, Any]) -> str:
-    """Whether the rules allow a set, and whether its members are of one family; a key of `KINDS`."""
+def kind_of(row: Mapping[str, Any], metric: str) -> str:
+    """Whether the rules allow a set, whether its members are of one family, what they do; a key of `KINDS`."""
     if not row["inside"]:
         return "outside"
-    return "same" if set(row["members"]) == SAME_FAMILY else "inside"
+    if set(row["members"]) == SAME_FAMILY:
+        return "same"
+    return "options" if metric == "choice" else "inside"
 
 
 def default_sets(task: Mapping[str, Any]) -> list[Mapping[str, Any]]:
