@@ -62,7 +62,7 @@ TASKS = {
     "piqa": RealTask("piqa", (GEMMA, SMOLLM2, QWEN), (300, 350)),
     "triviaqa": RealTask("triviaqa", (GEMMA, SMOLLM2, QWEN), (300, 350)),
     "arc": RealTask("arc_challenge:letters", (QWEN, LARGER_QWEN), (300, 350)),
-    "mbpp": RealTask("mbpp", (QWEN, LARGER_QWEN), (100, 150)),
+    "mbpp": RealTask("mbpp", (QWEN, LARGER_QWEN), (50, 100)),
 }
 
 
