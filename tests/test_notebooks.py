@@ -31,7 +31,10 @@ SHOWS = {
         r"disagreement 0\.\d\d",
     ],
     "03-inside-one-step.ipynb": [r"together +The answer is 81\.\n", r"'8' .* first choice of terse-mistral\n"],
-    "04-real-models.ipynb": [r"together +. girl named ", r"^\d+ of \d+ sets gain; the mean is [+-]\d+\.\d points\n"],
+    "04-real-models.ipynb": [
+        r"together +['\"] girl named ",
+        r"^\d+ of \d+ sets gain; the mean is [+-]\d+\.\d points\n",
+    ],
 }
 """Patterns that the text outputs of each have."""
 NEEDS = {"04-real-models.ipynb": ("SmolLM2-135M-Instruct.Q4_1.gguf", "qwen2.5-coder-0.5b.gguf")}

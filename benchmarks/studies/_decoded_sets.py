@@ -1,8 +1,8 @@
 """Sets that were decoded together, of small models and of real ones, beside what their members answered alone.
 
 The zoo (results/zoo.json) has all pairs and triples of eight small models on one task, the real models
-(results/real.json) those of six models on seven tasks. From both come the coefficients that predict a set's gain
-(`benchmarks.studies.prediction`), and what other limits of the rules would have come to.
+(results/real.json) sets of some models on each of several tasks. From both come the coefficients that predict a set's
+gain (`benchmarks.studies.prediction`), and what other limits of the rules would have come to.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ PATIENCE = 10
 """How many times as long a call may last by the clock: on a busy machine it may wait for a processor."""
 MEMORY = 2**30
 """The memory limit of the child process, in bytes."""
-_OUT_OF_TIME = int(getattr(signal, "SIGPROF", 0))  # Windows has no such signal, and no such limit
+_TIME_SIGNAL = int(getattr(signal, "SIGPROF", 0))  # Windows has no such signal, and no such limit
 _START_SECONDS = 60.0
 """A busy machine may take long to start a process; this is no time of the untrusted input."""
 _FITS_IN_PIPE = 2**12
@@ -129,7 +129,7 @@ class LimitedProcess:
             raise LimitExceededError(f"it takes more than {PATIENCE * seconds:g} s")
         if not data.endswith(b"\n"):
             # An answer that is too long leaves the process alive.
-            if not data and process.wait() == -_OUT_OF_TIME:
+            if not data and _TIME_SIGNAL and process.wait() == -_TIME_SIGNAL:
                 raise LimitExceededError(f"it takes more than {seconds:g} s")
             if len(data) >= self._memory // 4:
                 raise LimitExceededError("the answer is too long")
@@ -216,7 +216,7 @@ def _answer(line: bytes) -> dict[str, Any]:
 @contextlib.contextmanager
 def _processor_time(seconds: float) -> Iterator[None]:
     """End this process, also inside of a library, when it has taken so much processor time."""
-    if not _OUT_OF_TIME:
+    if not _TIME_SIGNAL:
         yield
         return
     signal.setitimer(signal.ITIMER_PROF, seconds)
